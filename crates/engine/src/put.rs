@@ -254,7 +254,7 @@ impl Qp {
 
     /// Like `fill`. If the bytes are contiguous in a region and there is a [`Folding`], also folds
     /// them into an ICRC. Returns whether it did.
-    fn fill_folding(
+    pub(crate) fn fill_folding(
         &self,
         region: &mut HeldRegion<'_>,
         from: Origin<'_>,

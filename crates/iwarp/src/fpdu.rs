@@ -17,6 +17,7 @@
 use crate::bytes::be16;
 use crate::terminate::Reason;
 use wire::crc32c;
+use wire::icrc::{Folding, Width};
 
 /// Bytes of the length field.
 const LENGTH_LEN: usize = 2;
@@ -28,6 +29,8 @@ const MARKER_LEN: usize = 4;
 const MARKER_SPACE: usize = 512;
 /// The smallest and the largest MULPDU. RFC 5044, section 4.5.
 const MULPDU: [usize; 2] = [128, 64768];
+/// The shortest payload whose CRC is computed while it is copied.
+const FOLDED: usize = 1024;
 
 /// Bytes of padding behind a segment.
 const fn padding(segment: usize) -> usize {
@@ -208,13 +211,17 @@ pub struct Sender {
     crc: bool,
     /// Bytes since the first one, modulo 512, if the peer asked for markers.
     markers: Option<usize>,
+    /// Computes the CRC while the payload is copied, if the processor can and there are no markers.
+    folding: Option<Box<Folding>>,
 }
 
 impl Sender {
     /// The sender of a new stream, with what start-up agreed on.
     #[must_use]
     pub fn new(crc: bool, markers: bool) -> Sender {
-        Sender { crc, markers: markers.then_some(0) }
+        let width = Width::all().next().filter(|_| crc && !markers);
+        let folding = width.map(|width| Box::new(Folding::of_crc32c(width)));
+        Sender { crc, markers: markers.then_some(0), folding }
     }
 
     /// An upper limit of the bytes that a segment of this length takes in the stream.
@@ -225,8 +232,9 @@ impl Sender {
     }
 
     /// Writes an FPDU to the beginning of `out` and returns its length. The segment is `header` and
-    /// `len` bytes of payload; `fetch` writes a piece of them that begins at an offset. `out` has
-    /// at least [`Sender::room`].
+    /// `len` bytes of payload; `fetch` writes a piece of them that begins at an offset. If it gets
+    /// a [`Folding`], then the piece is whole strides, and `fetch` may also fold them. It returns
+    /// whether it did. `out` has at least [`Sender::room`].
     ///
     /// # Errors
     /// Those of `fetch`. Then nothing has been sent, and the next FPDU takes the same place.
@@ -235,23 +243,36 @@ impl Sender {
         out: &mut [u8],
         header: &[u8],
         len: usize,
-        mut fetch: impl FnMut(usize, &mut [u8]) -> Result<(), E>,
+        mut fetch: impl FnMut(usize, &mut [u8], Option<&mut Folding>) -> Result<bool, E>,
     ) -> Result<usize, E> {
         let segment = header.len() + len;
         let mut writer = Writer { out, written: 0, markers: self.markers, start: None };
         writer.put(&(segment as u16).to_be_bytes());
         writer.put(header);
         let mut offset = 0;
+        // Where the bytes behind the folded ones begin.
+        let mut folded = None;
+        if let Some(folding) = self.folding.as_deref_mut().filter(|_| len >= FOLDED) {
+            folding.begin_crc32c(&writer.out[..writer.written]);
+            offset = len - len % Folding::STRIDE;
+            let done = fetch(0, writer.piece(offset), Some(&mut *folding))?;
+            writer.advance(offset);
+            folded = done.then_some((&*folding, writer.written));
+        }
         while offset < len {
             let piece = writer.piece(len - offset);
             let size = piece.len();
-            fetch(offset, piece)?;
+            fetch(offset, piece, None)?;
             offset += size;
             writer.advance(size);
         }
         writer.put(&[0; 3][..padding(segment)]);
         writer.before_crc();
-        let crc = if self.crc { crc32c::of(&writer.out[..writer.written]) } else { 0 };
+        let crc = match folded {
+            Some((folding, end)) => folding.crc32c(&writer.out[end..writer.written]),
+            None if self.crc => crc32c::of(&writer.out[..writer.written]),
+            None => 0,
+        };
         writer.put(&crc.to_le_bytes());
         self.markers = writer.markers;
         Ok(writer.written)

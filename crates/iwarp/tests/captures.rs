@@ -112,7 +112,8 @@ fn every_fpdu_is_put_together_again() {
             let mut at = 0;
             for segment in segments(bytes, crc) {
                 let mut out = vec![0; sender.room(segment.len())];
-                let len = sender.frame(&mut out, &segment, 0, |_, _| Ok::<_, ()>(())).expect("no payload is fetched");
+                let len =
+                    sender.frame(&mut out, &segment, 0, |_, _, _| Ok::<_, ()>(false)).expect("no payload is fetched");
                 let (original, body) = (&bytes[at..at + len], 2 + segment.len());
                 assert_eq!((&original[..body], len), (&out[..body], fpdu::size(segment.len())), "{}", captured.name);
                 // siw pads short FPDUs with what is in its buffer.
@@ -259,7 +260,7 @@ fn replay(host: &mut Host, captured: &[Vec<u8>], crc: bool, mut responses: &[Vec
             host.ram.regions.insert(request.source, region);
         }
         let mut fpdu = vec![0; sender.room(segment.len())];
-        let len = sender.frame(&mut fpdu, segment, 0, |_, _| Ok::<_, ()>(())).expect("no payload is fetched");
+        let len = sender.frame(&mut fpdu, segment, 0, |_, _, _| Ok::<_, ()>(false)).expect("no payload is fetched");
         let before = host.events.len();
         host.receive(&fpdu[..len]);
         // All receive requests of the server program have the beginning of the first region.

@@ -51,7 +51,7 @@ fn ok(works: impl IntoIterator<Item = u64>) -> Vec<(u64, Status)> {
 fn first(segment: &[u8]) -> Vec<u8> {
     let mut sender = fpdu::Sender::new(true, false);
     let mut out = vec![0; sender.room(segment.len())];
-    let done = sender.frame(&mut out, segment, 0, |_, _| Ok::<_, ()>(()));
+    let done = sender.frame(&mut out, segment, 0, |_, _, _| Ok::<_, ()>(false));
     out.truncate(done.expect("nothing is fetched"));
     out
 }
@@ -326,7 +326,7 @@ fn a_peer_that_never_stops_sending_does_not_hold_the_end_back_forever() {
         let now = Duration::from_millis(millis);
         let write = tagged(0x40, REGION, BASE, b"more");
         let mut more = vec![0; sender.room(write.len())];
-        let len = sender.frame(&mut more, &write, 0, |_, _| Ok::<_, ()>(())).expect("nothing is fetched");
+        let len = sender.frame(&mut more, &write, 0, |_, _, _| Ok::<_, ()>(false)).expect("nothing is fetched");
         two.stream.receive(now, &more[..len], &mut two.ram);
         two.stream.handle_timeout(now);
         if two.stream.poll_transmit(now, &mut out, &mut two.ram) == Transmit::Finish {

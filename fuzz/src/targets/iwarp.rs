@@ -9,6 +9,7 @@ use iwarp::{
     Agreement, Config, Event, Fault, Initiator, Memory, Operation, PostError, Receive, Request, Responder, Role, Rtr,
     Stag, State, Stream, Terms, Transmit, fpdu,
 };
+use wire::icrc::Folding;
 
 use crate::Feed;
 
@@ -81,7 +82,7 @@ impl End {
                 let len = usize::from(feed.byte()).max(2);
                 let segment = feed.take(len);
                 let mut out = vec![0; peer.room(segment.len())];
-                let framed = peer.frame(&mut out, segment, 0, |_, _| Ok::<_, ()>(()));
+                let framed = peer.frame(&mut out, segment, 0, |_, _, _| Ok::<_, ()>(false));
                 let len = framed.expect("nothing is fetched");
                 self.receive(&out[..len]);
             }
@@ -184,9 +185,9 @@ impl Arena {
 }
 
 impl Memory for Arena {
-    fn gather(&mut self, _: u64, offset: u32, out: &mut [u8]) -> Result<(), Fault> {
+    fn gather(&mut self, _: u64, offset: u32, out: &mut [u8], _: Option<&mut Folding>) -> Result<bool, Fault> {
         inside(offset, out.len());
-        Ok(())
+        Ok(false)
     }
 
     fn scatter(&mut self, _: u64, offset: u32, data: &[u8]) -> Result<(), Fault> {
@@ -218,10 +219,10 @@ impl Memory for Arena {
         self.part(stag, to, len as usize).map(drop)
     }
 
-    fn read(&mut self, stag: Stag, to: u64, out: &mut [u8]) -> Result<(), Fault> {
+    fn read(&mut self, stag: Stag, to: u64, out: &mut [u8], _: Option<&mut Folding>) -> Result<bool, Fault> {
         let part = self.part(stag, to, out.len()).expect("it was checked");
         out.copy_from_slice(part);
-        Ok(())
+        Ok(false)
     }
 
     fn atomic(&mut self, stag: Stag, to: u64, _: &Atomic) -> Result<u64, Fault> {

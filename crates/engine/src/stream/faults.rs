@@ -96,14 +96,14 @@ mod tests {
         for _ in 0..3 {
             // The first FPDU has a marker before it, and so has each one that begins at 512 bytes.
             let segment = [[0xc1, 0x40].as_slice(), &[0; 498]].concat();
-            sender.frame(&mut out, &segment, 0, |_, _| Ok::<_, ()>(())).expect("nothing is fetched");
+            sender.frame(&mut out, &segment, 0, |_, _, _| Ok::<_, ()>(false)).expect("nothing is fetched");
             let (opcode, begin) = kind(&out).expect("a WRITE");
             assert_eq!(opcode, Opcode::Write);
             begins.push(begin);
         }
         assert_eq!(begins, [6, 6, 6]);
-        sender.frame(&mut out, &[0x41, 0x43], 0, |_, _| Ok::<_, ()>(())).expect("nothing is fetched");
-        sender.frame(&mut out, &[0x41, 0x43], 0, |_, _| Ok::<_, ()>(())).expect("nothing is fetched");
+        sender.frame(&mut out, &[0x41, 0x43], 0, |_, _, _| Ok::<_, ()>(false)).expect("nothing is fetched");
+        sender.frame(&mut out, &[0x41, 0x43], 0, |_, _, _| Ok::<_, ()>(false)).expect("nothing is fetched");
         assert_eq!(kind(&out), Some((Opcode::Send, 2)));
         assert_eq!((kind(&out[..3]), kind(&[0; 8])), (None, None));
     }

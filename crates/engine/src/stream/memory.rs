@@ -6,9 +6,11 @@ use iwarp::rdmap::Atomic;
 use iwarp::{Fault, Memory, Receive as Taken, Stag};
 use protocol::Status;
 use shm::{Sink, Source};
+use wire::icrc::Folding;
 
 use super::part::Receives;
 use crate::access::{self, HeldRegion, Refusal};
+use crate::cell::Origin;
 use crate::memory::SendBrief;
 use crate::qp::{Inner, Qp, Receive};
 
@@ -61,16 +63,10 @@ impl Access<'_> {
 }
 
 impl Memory for Access<'_> {
-    fn gather(&mut self, work: u64, offset: u32, out: &mut [u8]) -> Result<(), Fault> {
-        let (slot, entry) = self.brief(work);
-        let mut to = Sink::from(out);
-        let gathered = if entry.inline != 0 {
-            let len = to.len();
-            access::copy(&to, self.inner.queues.sq.inline(slot, entry.length as usize).part(offset as usize, len))
-        } else {
-            let elements = self.inner.queues.sq.elements(slot, usize::from(entry.num_sge));
-            access::gather(&mut self.region(), self.qp.pd, elements, offset, &mut to)
-        };
+    fn gather(&mut self, work: u64, offset: u32, out: &mut [u8], folding: Option<&mut Folding>) -> Result<bool, Fault> {
+        let (slot, _) = self.brief(work);
+        let from = Origin::Request { sq: &self.inner.queues.sq, index: slot, offset };
+        let gathered = self.qp.fill_folding(&mut self.region(), from, 0, &mut Sink::from(out), folding);
         gathered.map_err(|refusal| self.refused_locally(slot, &refusal))
     }
 
@@ -124,11 +120,10 @@ impl Memory for Access<'_> {
             .map_err(|refusal| self.refused("RDMA READ", &refusal))
     }
 
-    fn read(&mut self, stag: Stag, to: u64, out: &mut [u8]) -> Result<(), Fault> {
-        let wanted = self.qp.remote(self.qp.pd, right::REMOTE_READ);
-        self.region()
-            .read(wanted, (stag.0, to), &mut Sink::from(out))
-            .map_err(|refusal| self.refused("RDMA READ", &refusal))
+    fn read(&mut self, stag: Stag, to: u64, out: &mut [u8], folding: Option<&mut Folding>) -> Result<bool, Fault> {
+        let from = Origin::Memory { pd: self.qp.pd, rkey: stag.0, addr: to };
+        let read = self.qp.fill_folding(&mut self.region(), from, 0, &mut Sink::from(out), folding);
+        read.map_err(|refusal| self.refused("RDMA READ", &refusal))
     }
 
     fn atomic(&mut self, stag: Stag, to: u64, atomic: &Atomic) -> Result<u64, Fault> {

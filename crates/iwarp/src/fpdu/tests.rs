@@ -11,9 +11,9 @@ const EMPTY: [u8; 20] = *b"\x00\x0e\xc1\x40\0\0\0\x01\0\0\0\0\0\0\0\0\xeb\xd3\x4
 fn frame(sender: &mut Sender, segment: &[u8], header: usize) -> Vec<u8> {
     let (header, payload) = segment.split_at(header.min(segment.len()));
     let mut out = vec![0xaa; sender.room(segment.len())];
-    let done = sender.frame(&mut out, header, payload.len(), |offset, piece| {
+    let done = sender.frame(&mut out, header, payload.len(), |offset, piece, _| {
         piece.copy_from_slice(&payload[offset..offset + piece.len()]);
-        Ok::<_, ()>(())
+        Ok::<_, ()>(false)
     });
     out.truncate(done.unwrap());
     out
@@ -151,7 +151,7 @@ fn a_wrong_marker_is_found() {
 fn a_failed_fetch_sends_nothing() {
     let (mut one, mut two) = (Sender::new(true, true), Sender::new(true, true));
     let mut out = [0; 4096];
-    assert_eq!(one.frame(&mut out, &[1; 14], 1000, |_, _| Err("gone")), Err("gone"));
+    assert_eq!(one.frame(&mut out, &[1; 14], 1000, |_, _, _| Err("gone")), Err("gone"));
     assert_eq!(frame(&mut one, &[1; 700], 14), frame(&mut two, &[1; 700], 14));
 }
 

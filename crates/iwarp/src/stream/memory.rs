@@ -5,6 +5,7 @@ use crate::ddp::Stag;
 use crate::rdmap::Atomic;
 use crate::stream::event::Status;
 use crate::terminate::Reason;
+use wire::icrc::Folding;
 
 /// Why the owner refuses an access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -69,11 +70,12 @@ pub struct Receive {
 
 /// The owner of a stream, while the stream works. A call with data never has an empty slice.
 pub trait Memory {
-    /// Copies a piece of a work request's data to `out`.
+    /// Copies a piece of a work request's data to `out`. May also fold it into `folding`; returns
+    /// whether it did. With a `folding`, `out` is whole strides.
     ///
     /// # Errors
     /// The program's buffer is not there.
-    fn gather(&mut self, work: u64, offset: u32, out: &mut [u8]) -> Result<(), Fault>;
+    fn gather(&mut self, work: u64, offset: u32, out: &mut [u8], folding: Option<&mut Folding>) -> Result<bool, Fault>;
 
     /// Copies a piece of a READ's data, or the result of an atomic in the host's byte order, to the
     /// buffers of the work request.
@@ -110,11 +112,11 @@ pub trait Memory {
     /// The peer may not.
     fn readable(&mut self, stag: Stag, to: u64, len: u32) -> Result<(), Fault>;
 
-    /// Copies a piece of what the peer READs to `out`.
+    /// Copies a piece of what the peer READs to `out`. May also fold it, as [`Memory::gather`].
     ///
     /// # Errors
     /// The peer may not, or not any longer.
-    fn read(&mut self, stag: Stag, to: u64, out: &mut [u8]) -> Result<(), Fault>;
+    fn read(&mut self, stag: Stag, to: u64, out: &mut [u8], folding: Option<&mut Folding>) -> Result<bool, Fault>;
 
     /// Carries out the peer's atomic and returns the value before.
     ///

@@ -17,6 +17,7 @@ use crate::stream::memory::{Fault, Memory};
 use crate::stream::work::{Immediate, Operation, PostError, Request};
 use crate::terminate::{Reason, Terminate};
 use std::collections::VecDeque;
+use wire::icrc::Folding;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Progress {
@@ -313,7 +314,9 @@ impl<M: Memory> Segment<'_, M> {
         let len = (left as usize).min(self.mulpdu - header.size()) as u32;
         header.last = len == left;
         let (memory, work) = (&mut *self.memory, request.work);
-        let fetch = |offset: usize, piece: &mut [u8]| memory.gather(work, sent + offset as u32, piece);
+        let fetch = |offset: usize, piece: &mut [u8], folding: Option<&mut Folding>| {
+            memory.gather(work, sent + offset as u32, piece, folding)
+        };
         let written = frame(self.sender, self.out, &header, len as usize, fetch)?;
         let after = match request.operation {
             _ if !header.last => Progress::Sending { sent: sent + len },
@@ -353,9 +356,9 @@ pub(super) fn message(sender: &mut Sender, out: &mut [u8], opcode: Opcode, msn: 
     let queue = opcode.queue().unwrap_or_default();
     let place = Place::Untagged { invalidate: Stag(0), queue, msn, offset: 0 };
     let header = Header { last: true, rdmap: opcode.emit(), place };
-    let fetch = |offset: usize, piece: &mut [u8]| {
+    let fetch = |offset: usize, piece: &mut [u8], _: Option<&mut Folding>| {
         piece.copy_from_slice(&payload[offset..offset + piece.len()]);
-        Ok::<_, std::convert::Infallible>(())
+        Ok::<_, std::convert::Infallible>(false)
     };
     let Ok(written) = frame(sender, out, &header, payload.len(), fetch);
     written
@@ -367,7 +370,7 @@ pub(super) fn frame<E>(
     out: &mut [u8],
     header: &Header,
     len: usize,
-    fetch: impl FnMut(usize, &mut [u8]) -> Result<(), E>,
+    fetch: impl FnMut(usize, &mut [u8], Option<&mut Folding>) -> Result<bool, E>,
 ) -> Result<usize, E> {
     let mut bytes = [0; UNTAGGED_LEN];
     let used = header.emit(&mut bytes);

@@ -12,6 +12,7 @@ use crate::stream::memory::{Memory, Receive};
 use crate::stream::requester::{frame, message};
 use crate::terminate::{Failed, Reason, Terminate};
 use std::collections::VecDeque;
+use wire::icrc::Folding;
 
 /// A SEND of which not all segments have arrived.
 #[derive(Debug)]
@@ -261,8 +262,8 @@ impl Responder {
                 let len = (left as usize).min(self.mulpdu - header.size()) as u32;
                 header.last = len == left;
                 let from = request.source_to.wrapping_add(at);
-                let fetch = |offset: usize, piece: &mut [u8]| {
-                    memory.read(request.source, from.wrapping_add(offset as u64), piece)
+                let fetch = |offset: usize, piece: &mut [u8], folding: Option<&mut Folding>| {
+                    memory.read(request.source, from.wrapping_add(offset as u64), piece, folding)
                 };
                 let written = frame(sender, out, &header, len as usize, fetch)
                     .map_err(|fault| Terminate { reason: fault.request(), failed: failed_read(*msn, request) })?;

@@ -8,6 +8,7 @@ use softhca_iwarp::{
 };
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
+use wire::icrc::Folding;
 
 pub(crate) const NOW: Duration = Duration::ZERO;
 
@@ -54,11 +55,11 @@ impl Ram {
 }
 
 impl Memory for Ram {
-    fn gather(&mut self, work: u64, offset: u32, out: &mut [u8]) -> Result<(), Fault> {
+    fn gather(&mut self, work: u64, offset: u32, out: &mut [u8], _: Option<&mut Folding>) -> Result<bool, Fault> {
         assert!(!out.is_empty());
         let from = self.works.get(&work).ok_or(Fault::Local)?;
         out.copy_from_slice(&from[offset as usize..][..out.len()]);
-        Ok(())
+        Ok(false)
     }
 
     fn scatter(&mut self, work: u64, offset: u32, data: &[u8]) -> Result<(), Fault> {
@@ -96,11 +97,11 @@ impl Memory for Ram {
         if region.readable { Ok(()) } else { Err(Fault::Access) }
     }
 
-    fn read(&mut self, stag: Stag, to: u64, out: &mut [u8]) -> Result<(), Fault> {
+    fn read(&mut self, stag: Stag, to: u64, out: &mut [u8], _: Option<&mut Folding>) -> Result<bool, Fault> {
         self.readable(stag, to, out.len() as u32)?;
         let (region, at) = self.region(stag, to, out.len())?;
         out.copy_from_slice(&region.bytes[at..][..out.len()]);
-        Ok(())
+        Ok(false)
     }
 
     fn atomic(&mut self, stag: Stag, to: u64, atomic: &Atomic) -> Result<u64, Fault> {

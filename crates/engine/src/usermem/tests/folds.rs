@@ -1,8 +1,9 @@
-//! Tests of the copy that folds bytes into an ICRC: it copies, its ICRC is correct, and a hole in
-//! the source returns a fault.
+//! Tests of the copy that folds bytes into an ICRC or CRC32C: it copies, its CRC is correct, and a
+//! hole in the source returns a fault.
 
 use super::super::{Side, copy_folding, install};
 use super::{PAGE, Pages};
+use iwarp::fpdu::Sender;
 use wire::bth;
 use wire::icrc::{Envelope, Folding, Width};
 
@@ -37,6 +38,57 @@ fn it_copies_and_comes_to_the_same_icrc() {
                 assert_eq!(folding.icrc(), envelope(v4).icrc(id, &packet), "{len} {from} {width:?}");
             }
         }
+    }
+}
+
+#[test]
+fn it_comes_to_the_same_crc32c() {
+    install().unwrap();
+    let (source, destination) = (Pages::new(4), Pages::new(4));
+    let byte = |at: usize| (at.wrapping_mul(2_654_435_761) >> 9) as u8;
+    source.fill(0, 4 * PAGE, byte);
+    let rest = [9; 70];
+    for (head, len, from, left) in [(16, 256, 0, 0), (16, 1024, 5, 3), (20, 1280, 77, 70), (100, 8704, 4090, 33)] {
+        let head: Vec<u8> = (0..head).map(|at| byte(at + 3)).collect();
+        let all: Vec<u8> = head.iter().copied().chain((from..from + len).map(byte)).chain([9; 70]).collect();
+        for width in Width::all() {
+            let mut folding = Folding::of_crc32c(width);
+            // Twice: nothing of the first use may be left.
+            for _ in 0..2 {
+                folding.begin_crc32c(&head);
+                // SAFETY: both are the test's own mappings, without references.
+                unsafe { copy_folding(destination.at(20), source.at(from), len, &mut folding) }.unwrap();
+                let expected = wire::crc32c::of(&all[..head.len() + len + left]);
+                assert_eq!(folding.crc32c(&rest[..left]), expected, "{len} {left} {width:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn fpdus_whose_payload_is_folded_are_the_same() {
+    install().unwrap();
+    let payload: Vec<u8> = (0..9000_usize).map(|at| (at.wrapping_mul(2_654_435_761) >> 5) as u8).collect();
+    let mut sender = Sender::new(true, false);
+    for (len, header) in [(1023, 14), (1024, 14), (1025, 18), (1280, 18), (1446, 14), (8942, 18)] {
+        let mut frame = |folds: bool| {
+            let (mut out, mut folded) = (vec![0; sender.room(header + len)], false);
+            let done = sender.frame(&mut out, &[0x41; 18][..header], len, |offset, piece, folding| {
+                let (from, size) = (&payload[offset..offset + piece.len()], piece.len());
+                piece.copy_from_slice(from);
+                let Some(folding) = folding.filter(|_| folds) else { return Ok::<_, ()>(false) };
+                piece.fill(0);
+                // SAFETY: two slices of this length.
+                unsafe { copy_folding(piece.as_mut_ptr(), from.as_ptr(), size, folding) }.unwrap();
+                folded = true;
+                Ok(true)
+            });
+            out.truncate(done.unwrap());
+            (out, folded)
+        };
+        let (plain, folded) = (frame(false).0, frame(true));
+        assert_eq!(folded.1, len >= 1024 && Width::all().next().is_some(), "{len}");
+        assert_eq!(folded.0, plain, "{len}");
     }
 }
 

@@ -1,9 +1,9 @@
 //! Folding for CRC32C, the CRC of iWARP, in registers of 32 bytes. The polynomial differs from that
-//! of the ICRC, so the weights differ as well. Principal function: [`fold`].
+//! of the ICRC, so the weights differ as well. Adds to [`Folding`]. Principal function: [`fold`].
 
 use super::super::field::weights_modulo;
 use super::half::{HALF, add, both, pair, parts, zero};
-use super::{STRIDE, Width, fetch_ahead};
+use super::{Folding, STRIDE, Width, fetch_ahead, words};
 use std::arch::x86_64::{
     _mm_extract_epi64, _mm_xor_si128, _mm256_castsi256_si128, _mm256_extracti128_si256, _mm256_xor_si256,
 };
@@ -26,6 +26,49 @@ pub(crate) fn fold(register: u32, bytes: &[u8]) -> Option<([u8; LEN], &[u8])> {
     let (first, strides) = strides.split_first()?;
     // SAFETY: the processor has the registers.
     Some((unsafe { fold_strides(register, first, strides) }, rest))
+}
+
+/// CRC32C while copying.
+impl Folding {
+    /// The shortest beginning.
+    const HEAD: usize = 16;
+
+    /// A value for CRC32C and registers of this width.
+    ///
+    /// # Panics
+    /// This processor has no such registers.
+    #[must_use]
+    pub fn of_crc32c(width: Width) -> Folding {
+        let weights = match width {
+            Width::Half => const { weights_modulo(POLYNOMIAL, 8 * STRIDE as u32 / 2) },
+            Width::Whole => const { weights_modulo(POLYNOMIAL, 8 * STRIDE as u32) },
+        };
+        Folding { weights: [weights; 4], ..Folding::of_width(width) }
+    }
+
+    /// Restarts behind these bytes. One copy of whole strides must follow.
+    ///
+    /// # Panics
+    /// There are fewer than 16 bytes.
+    pub fn begin_crc32c(&mut self, bytes: &[u8]) {
+        let (before, head) = bytes.split_last_chunk::<{ Self::HEAD }>().expect("16 bytes");
+        // The copy begins as if a stride of zeros were before it that ends with `head`, to whose
+        // first four bytes the register is added.
+        let word = |at: usize| i32::from_le_bytes(std::array::from_fn(|index| head[at + index]));
+        let register = !crc32c::crc32c(before);
+        self.last = words([word(0) ^ register.cast_signed(), word(4), word(8), word(12)]);
+    }
+
+    /// The CRC of the bytes before the copy, of the copied bytes, and of `rest`.
+    #[must_use]
+    pub fn crc32c(&self, rest: &[u8]) -> u32 {
+        let sums = match self.width {
+            Width::Half => &self.sums.as_flattened()[..STRIDE / 2],
+            Width::Whole => self.sums.as_flattened(),
+        };
+        // The sums contribute the same as all bytes before them, with a register of 0.
+        crc32c::crc32c_append(crc32c::crc32c_append(!0, sums), rest)
+    }
 }
 
 #[target_feature(enable = "avx2,pclmulqdq,vpclmulqdq")]
