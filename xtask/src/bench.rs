@@ -7,6 +7,7 @@
 //! measures the cost of an idle connection. [`wire`] measures between hosts.
 
 mod crowd;
+mod iwarp;
 mod manager;
 mod peers;
 mod wire;

@@ -42,6 +42,8 @@ pub(crate) const PEERS: &[Package] = &[
     Package { name: "gcc", file: "/usr/bin/gcc" },
     Package { name: "util-linux", file: "/usr/bin/taskset" },
     Package { name: "strace", file: "/usr/bin/strace" },
+    Package { name: "rdmacm-utils", file: "/usr/bin/rstream" },
+    Package { name: "iperf3", file: "/usr/bin/iperf3" },
 ];
 
 /// The packages that make other Debian releases.

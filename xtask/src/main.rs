@@ -24,6 +24,7 @@ mod report;
 mod simulate;
 mod slowest;
 mod step;
+mod tcp;
 mod test;
 mod tidy;
 mod udp;
@@ -176,13 +177,18 @@ enum Command {
     /// One side of a plain UDP measurement, for `bench`
     #[command(hide = true, subcommand)]
     Udp(udp::Side),
+    /// One side of a plain TCP measurement, for `bench`
+    #[command(hide = true, subcommand)]
+    Tcp(tcp::Side),
 }
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
-    // This command needs no workspace: it may run where cargo is not installed.
-    if let Command::Udp(side) = &arguments.command {
-        return told(udp::run(side));
+    // These commands need no workspace: they may run where cargo is not installed.
+    match &arguments.command {
+        Command::Udp(side) => return told(udp::run(side)),
+        Command::Tcp(side) => return told(tcp::run(side)),
+        _ => {}
     }
     let done = Workspace::open().and_then(|workspace| match arguments.command {
         Command::Demo => demo::run(&workspace),
@@ -209,7 +215,7 @@ fn main() -> ExitCode {
         Command::Bench { runs, json, dist, only, .. } => bench::run(&workspace, runs.unwrap_or(5), json, dist, only),
         Command::Distros(options) => distros::run(&workspace, &options),
         Command::Interop(options) => interop::run(&workspace, &options),
-        Command::Udp(_) => Ok(()),
+        Command::Udp(_) | Command::Tcp(_) => Ok(()),
     });
     told(done)
 }

@@ -110,7 +110,11 @@ fn at(folder: &Path) -> Result<Dist, String> {
 /// Measures a group until enough of its runs are quiet. `seen` are the runs of all groups so far.
 fn measure(dist: &Dist, group: Group, runs: usize, raw: &Path, seen: &mut Vec<Run>) -> Result<(), String> {
     let bench = Bench::new(dist)?;
-    let links = if group == Group::Wire { super::wire::links(dist)? } else { Vec::new() };
+    let links = match group {
+        Group::Wire => super::wire::links(dist)?,
+        Group::Iwarp => super::iwarp::links(dist)?,
+        _ => Vec::new(),
+    };
     let probes = probes::of(group);
     if probes.is_empty() && links.is_empty() {
         eprintln!("{}: left out, because it needs root", group.name());
@@ -131,7 +135,8 @@ fn measure(dist: &Dist, group: Group, runs: usize, raw: &Path, seen: &mut Vec<Ru
             figures.series.entry(probe.name.clone()).or_default().push(figure);
         }
         for (mtu, hosts) in &links {
-            for (name, figure) in super::wire::run(hosts, *mtu)? {
+            let run = if group == Group::Iwarp { super::iwarp::run(hosts)? } else { super::wire::run(hosts, *mtu)? };
+            for (name, figure) in run {
                 figures.series.entry(super::wire::named(name, *mtu)).or_default().push(figure);
             }
         }

@@ -8,7 +8,7 @@ use std::process::Command;
 
 use harness::hosts::INTERFACE;
 use harness::port::{self, Port};
-use harness::{Dist, Family, HANG, Host, Hosts, Room, User, figures};
+use harness::{Dist, Family, HANG, Host, Hosts, Program, Room, User, figures};
 use serde::Serialize;
 
 use super::ratio;
@@ -24,7 +24,7 @@ const STREAM_FLOOR: f64 = 1.0;
 pub(super) const MTUS: [u32; 2] = [9000, 1500];
 /// Bytes of the IPv4 and UDP headers.
 const HEADERS: u32 = 28;
-const FAMILY: Family = Family::V4;
+pub(super) const FAMILY: Family = Family::V4;
 
 /// The figures of one link.
 #[derive(Debug, Serialize)]
@@ -77,7 +77,7 @@ pub(super) fn named(name: &str, mtu: u32) -> String {
 }
 
 /// Runs each program once, and returns the figures by the names in [`NAMES`].
-pub(super) fn run(hosts: &Hosts, mtu: u32) -> Result<[(&'static str, f64); 7], String> {
+pub(super) fn run(hosts: &Hosts, mtu: u32) -> Result<Vec<(&'static str, f64)>, String> {
     let bandwidth = |words: &[&str]| perftest(hosts, words, "BW average[MB/sec]");
     let write = bandwidth(&["ib_write_bw", "-s", "1048576", "-n", "2000"])?;
     let send = bandwidth(&["ib_send_bw", "-s", "65536", "-n", "20000"])?;
@@ -91,7 +91,7 @@ pub(super) fn run(hosts: &Hosts, mtu: u32) -> Result<[(&'static str, f64); 7], S
     hosts.left.start_agent()?;
     hosts.right.start_agent()?;
     let figures = [write, send, ping, ucx_ping, ucx_stream, udp, udp_ping];
-    Ok(std::array::from_fn(|place| (NAMES[place], figures[place])))
+    Ok(NAMES.into_iter().zip(figures).collect())
 }
 
 impl Link {
@@ -213,15 +213,19 @@ fn addresses(hosts: &Hosts) -> [String; 2] {
     [&hosts.left, &hosts.right].map(|host| host.address(FAMILY).to_string())
 }
 
-/// Runs the two sides of [`crate::udp`], the left side first. Returns their output.
-fn udp(hosts: &Hosts, left: &[&str], right: &[&str]) -> Result<(String, String), String> {
-    // Uses a copy, because this program may be in a folder that an ordinary user cannot enter.
-    let program = hosts.left.room().folder().join("udp");
+/// Starts this program on a host. Starts a copy, because this program may be in a folder that an
+/// ordinary user cannot enter.
+pub(super) fn start_own(host: &Host, words: &[&str]) -> Result<Program, String> {
+    let room = host.room();
+    let program = room.folder().join("xtask");
     let copied = std::env::current_exe().and_then(|own| std::fs::copy(own, &program));
     copied.map_err(|error| format!("{}: {error}", program.display()))?;
-    let start = |host: &Host, words: &[&str]| {
-        host.room().start(host.room().command(&program, std::iter::once(&"udp").chain(words)))
-    };
+    room.start(room.command(&program, words))
+}
+
+/// Runs the two sides of [`crate::udp`], the left side first. Returns their output.
+fn udp(hosts: &Hosts, left: &[&str], right: &[&str]) -> Result<(String, String), String> {
+    let start = |host: &Host, words: &[&str]| start_own(host, &[&["udp"], words].concat());
     let mut first = start(&hosts.left, left)?;
     first.wait_for_words(READY, HANG)?;
     let second = start(&hosts.right, right)?.wait(HANG)?;

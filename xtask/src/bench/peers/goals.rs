@@ -6,7 +6,7 @@ use super::probes::{
     TRANSPORTS, UNFAIR, WAITS, shared_name, ucx_name,
 };
 
-use crate::bench::wire;
+use crate::bench::{iwarp, wire};
 
 /// The commands in the life of a queue pair: create, three modifies, destroy.
 const QP_COMMANDS: f64 = 5.0;
@@ -41,6 +41,8 @@ mod cause {
         time, and then finds at most 504 messages. There is no next step yet.";
     pub(super) const WIRE: &str = "softhca computes an ICRC and copies each byte once more than plain UDP. The next \
         step is a second thread of the sender. [More](#bandwidth-between-hosts)";
+    pub(super) const IWARP: &str = "softhca computes a CRC of each byte, and copies it once more than TCP. There is no \
+        next step yet. [More](#iwarp)";
     pub(super) const WIRE_TIME: &str = "The kernel takes most of the time: a call that sends costs 1.5 µs and more on \
         each side. There is no next step yet. [More](#latency-between-hosts)";
 }
@@ -244,6 +246,9 @@ fn between_hosts() -> Vec<Goal> {
         goal(stream, "MiB/s", AtLeast(1.0), &tcp("tag_bw -s 1048576"), cause::WIRE);
         goal(ping, "µs", AtMost(1.25), "plain UDP that spins", cause::WIRE_TIME);
         goal(ping, "µs", AtMost(0.95), &tcp("tag_lat -s 8"), cause::WIRE_TIME);
+        let [stream, ping, plain_stream, plain_ping] = iwarp::NAMES;
+        goal(stream, "MiB/s", AtLeast(0.8), plain_stream, cause::IWARP);
+        goal(ping, "µs", AtMost(1.3), plain_ping, cause::IWARP);
     }
     goals
 }
@@ -278,7 +283,7 @@ mod tests {
     use super::super::report;
     use super::super::verdict::Verdict;
     use super::super::{Figures, probes};
-    use super::{Part, Want, all, wire};
+    use super::{Part, Want, all, iwarp, wire};
 
     fn docs() -> std::path::PathBuf {
         Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs")
@@ -289,7 +294,8 @@ mod tests {
     fn every_goal_is_measured() {
         let mut known: HashSet<String> =
             probes::Group::MEASURED.iter().flat_map(|group| probes::of(*group)).map(|probe| probe.name).collect();
-        known.extend(wire::MTUS.iter().flat_map(|mtu| wire::NAMES.map(|name| wire::named(name, *mtu))));
+        let names = [&wire::NAMES[..], &iwarp::NAMES].concat();
+        known.extend(wire::MTUS.iter().flat_map(|mtu| names.iter().map(|name| wire::named(name, *mtu))));
         for goal in all() {
             assert!(known.contains(&goal.ours), "{} is not measured", goal.ours);
             let beside = goal.theirs.iter().any(|name| known.contains(name));

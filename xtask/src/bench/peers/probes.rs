@@ -111,13 +111,15 @@ pub(crate) enum Group {
     Threads,
     /// Two hosts; needs root
     Wire,
+    /// Two hosts with iWARP devices; needs root
+    Iwarp,
     /// Nothing: only write the page from what was kept
     Report,
 }
 
 impl Group {
     /// All groups that measure.
-    pub(super) const MEASURED: [Self; 13] = [
+    pub(super) const MEASURED: [Self; 14] = [
         Self::Latency,
         Self::Rate,
         Self::Shared,
@@ -131,6 +133,7 @@ impl Group {
         Self::Memory,
         Self::Threads,
         Self::Wire,
+        Self::Iwarp,
     ];
 
     /// The name on the command line and in file names.
@@ -149,6 +152,7 @@ impl Group {
             Self::Memory => "memory",
             Self::Threads => "threads",
             Self::Wire => "wire",
+            Self::Iwarp => "iwarp",
             Self::Report => "report",
         }
     }
@@ -262,7 +266,7 @@ const TYPICAL: &str = "t_typical[usec]";
 const RATE: &str = "MsgRate[Mpps]";
 const AVERAGE: &str = "BW average[MB/sec]";
 
-/// The probes of a group. [`Group::Wire`] has its own programs.
+/// The probes of a group. [`Group::Wire`] and [`Group::Iwarp`] have their own programs.
 pub(super) fn of(group: Group) -> Vec<Probe> {
     let posix = TRANSPORTS[0];
     match group {
@@ -315,7 +319,7 @@ pub(super) fn of(group: Group) -> Vec<Probe> {
                 of(What::Waits { words: words(2), messages: THREAD_MESSAGES }, WAITS),
             ]
         }
-        Group::Wire | Group::Report => Vec::new(),
+        Group::Wire | Group::Iwarp | Group::Report => Vec::new(),
         bandwidths => Group::BANDWIDTHS
             .iter()
             .filter(|(group, _)| *group == bandwidths)
