@@ -207,10 +207,15 @@ fn devices_show_what_siw_shows() {
         ("gid_tbl_len:", "1"),
         ("pkey_tbl_len:", "0"),
         ("max_msg_sz:", "0xffffffff"),
+        ("device_cap_flags_ex:", "0x1220000"),
     ] {
         let found = text.lines().find_map(|line| line.trim().strip_prefix(key)).map(str::trim);
         assert_eq!(found, Some(value), "{key} in\n{text}");
     }
+    for service in ["uc", "ud", "xrc"] {
+        assert!(!text.contains(&format!("{service}_odp_caps:\n\t\t\t\t\tSUPPORT")), "{service} in\n{text}");
+    }
+    assert!(!text.contains("packet_pacing_caps"), "iWARP has no rate limits:\n{text}");
     let types = room.run_dir().join("sys/class/infiniband/softhca0/node_type");
     assert_eq!(std::fs::read_to_string(types).expect("sysfs").trim(), "4: RNIC");
 }

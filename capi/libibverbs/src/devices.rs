@@ -19,7 +19,7 @@ const NODE_CA: u32 = 1;
 const TRANSPORT_IB: u32 = 0;
 /// `IBV_NODE_RNIC` and `IBV_TRANSPORT_IWARP`: those of an iWARP device.
 const NODE_RNIC: u32 = 4;
-const TRANSPORT_IWARP: u32 = 1;
+pub(crate) const TRANSPORT_IWARP: u32 = 1;
 
 /// A device as programs see it, and this library's data about it.
 #[repr(C)]

@@ -1,6 +1,7 @@
 //! Queries about a device: its limits, its ports, and their GID and P_Key tables.
 
 use crate::context::{self, OpenContext};
+use crate::devices::TRANSPORT_IWARP;
 use crate::entry::{self, Outcome, Refusal, refuse};
 use crate::layout::{
     Context, CqModerationCaps, DeviceAttr, DeviceAttrEx, Gid, GidEntry, OdpCaps, PacketPacingCaps, PortAttr, ValuesEx,
@@ -54,6 +55,15 @@ pub(crate) unsafe extern "C" fn query_device_ex(
         }
         // SAFETY: the caller's promise.
         let answer = unsafe { context::ask(context, |engine| engine.query_device_ex()) }?;
+        let is_rnic = get!(get!(context, device), transport_type) == TRANSPORT_IWARP;
+        let packet_pacing_caps = match is_rnic {
+            true => PacketPacingCaps::zeroed(),
+            false => PacketPacingCaps {
+                qp_rate_limit_min: RATE_LIMIT_MIN,
+                qp_rate_limit_max: RATE_LIMIT_MAX,
+                supported_qpts: PACED,
+            },
+        };
         let filled = DeviceAttrEx {
             orig_attr: device_attr(&answer.base),
             completion_timestamp_mask: answer.timestamp_mask,
@@ -71,11 +81,7 @@ pub(crate) unsafe extern "C" fn query_device_ex(
                 max_cq_period: answer.max_cq_moderation_period,
             },
             max_dm_size: answer.max_dm_size,
-            packet_pacing_caps: PacketPacingCaps {
-                qp_rate_limit_min: RATE_LIMIT_MIN,
-                qp_rate_limit_max: RATE_LIMIT_MAX,
-                supported_qpts: PACED,
-            },
+            packet_pacing_caps,
             phys_port_cnt_ex: u32::from(answer.base.phys_port_cnt),
             ..DeviceAttrEx::zeroed()
         };

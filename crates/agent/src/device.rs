@@ -264,6 +264,10 @@ impl Device {
 
     /// All capability bits.
     pub fn capabilities(&self) -> u64 {
+        if self.is_iwarp() { self.all_capabilities() & rnic::CAPABILITIES } else { self.all_capabilities() }
+    }
+
+    fn all_capabilities(&self) -> u64 {
         cap::CURR_QP_STATE_MOD
             | cap::SYS_IMAGE_GUID
             | cap::RC_RNR_NAK_GEN

@@ -16,6 +16,9 @@ const MAX_MESSAGE: u32 = u32::MAX;
 /// The port's capabilities, as siw has them: communication management and device management.
 const PORT_CAPS: u32 = 0x0009_0000;
 
+/// The capabilities that an iWARP device can have.
+pub(crate) const CAPABILITIES: u64 = cap::MEM_MGT_EXTENSIONS | cap::MEM_WINDOW | cap::MW_TYPE_2A | cap::MW_TYPE_2B;
+
 /// The most READs that a side serves at a time.
 const MOST_DEPTH: u16 = 128;
 
@@ -69,9 +72,7 @@ impl StartUp {
 
 /// The attributes of a device, without what only InfiniBand's transport has.
 pub(crate) fn attributes(of: QueryDeviceAnswer) -> QueryDeviceAnswer {
-    let kept = cap::MEM_MGT_EXTENSIONS | cap::MEM_WINDOW | cap::MW_TYPE_2A | cap::MW_TYPE_2B;
     QueryDeviceAnswer {
-        device_cap_flags: of.device_cap_flags & kept as u32,
         max_sge_rd: 1,
         max_mcast_grp: 0,
         max_mcast_qp_attach: 0,
@@ -140,6 +141,7 @@ mod tests {
         let device = Device::new(0, &config, "test");
         let facts = device.attributes();
         assert_eq!((facts.max_ah, facts.max_mcast_grp, facts.max_sge_rd, facts.max_pkeys), (0, 0, 1, 0));
+        assert_eq!(device.capabilities() & !CAPABILITIES, 0, "both forms of the query show these");
         let port = device.port_attributes(1).expect("port 1");
         assert_eq!((port.gid_tbl_len, port.pkey_tbl_len, port.link_layer, port.flags), (1, 0, 2, 0));
         assert_eq!((port.max_msg_sz, port.port_cap_flags), (0xffff_ffff, 0x0009_0000));

@@ -5,10 +5,11 @@
 
 use abi::Errno;
 use abi::cq::{ExCreateCq, ExCreateCqAnswer, ExModifyCq};
-use abi::device::{ExQueryDevice, ExQueryDeviceAnswer, cap, odp, odp_service};
+use abi::device::{ExQueryDevice, ExQueryDeviceAnswer, odp, odp_service};
 use abi::qp::{ExCreateQp, ExCreateQpAnswer, ExModifyQp, ExModifyQpAnswer, create_flags};
 
 use super::{Answer, Call, cq, find, qp, qp_modify};
+use crate::device::Device;
 use crate::refusal::{Outcome, refuse};
 use crate::shares;
 use crate::table::Kind;
@@ -37,6 +38,7 @@ pub fn query_device(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
     }
     let limits = shares::limits(world, call.context);
     let device = world.device_of(call.context);
+    let [odp_rc, odp_uc, odp_ud, odp_xrc] = on_demand_paging(device);
     Ok(call.answer(&ExQueryDeviceAnswer {
         base: device.attributes_within(&limits),
         response_length: call.command.response_length::<ExQueryDeviceAnswer>(),
@@ -47,12 +49,22 @@ pub fn query_device(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
         max_cq_moderation_period: u16::MAX,
         max_dm_size: limits.max_dm_size,
         odp_general_caps: odp::SUPPORT | odp::IMPLICIT,
-        odp_rc: ODP_RELIABLE,
-        odp_uc: ODP_DATAGRAM | odp_service::WRITE,
-        odp_ud: ODP_DATAGRAM,
-        odp_xrc: if device.capabilities() & cap::XRC != 0 { ODP_RELIABLE } else { 0 },
+        odp_rc,
+        odp_uc,
+        odp_ud,
+        odp_xrc,
         ..ExQueryDeviceAnswer::default()
     }))
+}
+
+/// The operations of RC, UC, UD and XRC that support on-demand paging.
+fn on_demand_paging(device: &Device) -> [u32; 4] {
+    if device.is_iwarp() {
+        // Reliable connections only, without the operations of newer InfiniBand.
+        [ODP_RELIABLE & !(odp_service::FLUSH | odp_service::ATOMIC_WRITE), 0, 0, 0]
+    } else {
+        [ODP_RELIABLE, ODP_DATAGRAM | odp_service::WRITE, ODP_DATAGRAM, ODP_RELIABLE]
+    }
 }
 
 /// EX_CREATE_CQ.

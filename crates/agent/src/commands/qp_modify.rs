@@ -61,7 +61,7 @@ pub fn apply(world: &mut World, owner: ContextId, wanted: &ModifyQp, rate: Optio
         let next = transition(qp, state_of(found), wanted, rate.is_some())?;
         values(device, qp, wanted)?;
         stream::check(world, device, qp, next)?;
-        check_rate(qp, wanted, rate)?;
+        check_rate(device, qp, wanted, rate)?;
         let state = qp.block.word(word::STATE);
         if state.compare_exchange(found, next as u32, Ordering::AcqRel, Ordering::Acquire).is_ok() {
             store(world, owner, wanted, rate, next);
@@ -157,8 +157,11 @@ fn values(device: &Device, qp: &Qp, wanted: &ModifyQp) -> Outcome<()> {
 }
 
 /// Checks that the device can enforce a rate.
-fn check_rate(qp: &Qp, wanted: &ModifyQp, rate: Option<u32>) -> Outcome<()> {
+fn check_rate(device: &Device, qp: &Qp, wanted: &ModifyQp, rate: Option<u32>) -> Outcome<()> {
     match rate.filter(|_| wanted.attr_mask & attr::RATE_LIMIT != 0) {
+        Some(1..) if device.is_iwarp() => {
+            refuse(Errno::EOPNOTSUPP, format!("modify_qp of QP {:#x}: iWARP devices enforce no rate limits", qp.qpn))
+        }
         Some(rate) if rate > RATE_LIMIT_MAX => refuse(
             Errno::EINVAL,
             format!("modify_qp of QP {:#x}: a rate limit of {rate} kbit/s is above {RATE_LIMIT_MAX}", qp.qpn),
