@@ -218,18 +218,18 @@ pub(crate) fn atomic(core: &Core, wanted: Use, (key, addr): (u32, u64), what: At
 
 /// The range of a FLUSH, or all of a key's region.
 #[derive(Clone, Copy)]
-pub(crate) enum Flushed {
+pub(crate) enum FlushRange {
     Range { addr: u64, len: u64 },
     Region,
 }
 
 /// Makes the peers' writes visible to all threads of this host. The writes were ordinary stores, so
 /// a fence suffices. The key is checked nevertheless.
-pub(crate) fn flush(core: &Core, wanted: Use, key: u32, what: Flushed) -> Result<(), Refusal> {
+pub(crate) fn flush(core: &Core, wanted: Use, key: u32, what: FlushRange) -> Result<(), Refusal> {
     let extent = core.keys.extents.hold(key >> 8).ok_or(Refusal::NoKey { key })?;
     let (addr, len) = match what {
-        Flushed::Range { addr, len } => (addr, len),
-        Flushed::Region => (extent.iova, extent.length),
+        FlushRange::Range { addr, len } => (addr, len),
+        FlushRange::Region => (extent.iova, extent.length),
     };
     check(&extent, wanted, key, addr, len)?;
     // SeqCst: earlier stores become visible before the answer, which is a store, too, or leaves

@@ -10,7 +10,7 @@ use wire::{Opcode, Qpn};
 
 use crate::cell::{Packet, Path};
 use crate::qp::{Inner, Qp};
-use crate::receive::Origin;
+use crate::receive::Ingress;
 
 impl Qp {
     /// Whether packets with this opcode are for QPs of this kind.
@@ -20,17 +20,17 @@ impl Qp {
     }
 
     /// Whether this QP takes packets from this origin.
-    pub(crate) fn is_connected(&self, inner: &mut Inner, packet: &Packet, origin: Origin<'_>) -> bool {
+    pub(crate) fn is_connected(&self, inner: &mut Inner, packet: &Packet, origin: Ingress<'_>) -> bool {
         if self.service == Service::Ud {
             return self.is_addressed(inner, packet, origin);
         }
         match origin {
-            Origin::Lane => {
+            Ingress::Lane => {
                 !inner.link.on_wire()
                     && inner.attributes.dest_qp_num == packet.src_qp.value()
                     && (packet.path.port == inner.attributes.port_num || self.shares_port(inner, packet.path.port))
             }
-            Origin::Host { from, to } => {
+            Ingress::Host { from, to } => {
                 if !inner.link.on_wire() {
                     return false;
                 }
@@ -47,21 +47,21 @@ impl Qp {
     }
 
     /// Whether a datagram is for this QP's port: the port must have the destination address.
-    fn is_addressed(&self, inner: &mut Inner, packet: &Packet, origin: Origin<'_>) -> bool {
+    fn is_addressed(&self, inner: &mut Inner, packet: &Packet, origin: Ingress<'_>) -> bool {
         let (engine, port) = (self.engine(), inner.attributes.port_num);
         let (board, device) = (&engine.board, engine.device());
         if packet.headers.dest_qp == Qpn::MULTICAST {
             return board.is_up(device, port.into());
         }
         let to = match origin {
-            Origin::Lane if packet.path.port == port => return true,
+            Ingress::Lane if packet.path.port == port => return true,
             // Two ports may share an address.
-            Origin::Lane => match packet.grh.as_ref().map(Network::parse) {
+            Ingress::Lane => match packet.grh.as_ref().map(Network::parse) {
                 Some(Ok(network)) => network.gids().1,
                 _ => return board.have_a_gid_in_common(device, port.into(), packet.path.port.into()),
             },
-            Origin::Host { .. } if !names_port(packet.path, port) => return false,
-            Origin::Host { to, .. } => *to,
+            Ingress::Host { .. } if !names_port(packet.path, port) => return false,
+            Ingress::Host { to, .. } => *to,
         };
         let own = (to, board.gid_epoch(), port);
         if inner.ud.own_gid == Some(own) {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use abi::ah::{AhAttr, CreateAh, CreateAhAnswer, DestroyAh};
 use abi::command::number as command;
 
-use crate::board::Place;
+use crate::board::DevicePort;
 use crate::error::Result;
 use crate::lid::{GidRoute, NO_GRH};
 use crate::memory::DatagramEntry;
@@ -37,7 +37,7 @@ impl Ah {
     /// Makes the handle from the agent's answer.
     pub fn adopt(pd: &Arc<Pd>, handle: u32, vector: &AddressVector) -> Arc<Self> {
         let core = pd.core();
-        let from = Place { device: core.device(), port: u32::from(vector.port_num) };
+        let from = DevicePort { device: core.device(), port: u32::from(vector.port_num) };
         let by_lid = (vector.is_global == 0).then(|| core.board.gid_route(from, vector.dlid));
         let traffic_class = core.board.traffic_class(from, vector.sl, vector.traffic_class);
         Arc::new(Self { pd: Arc::clone(pd), handle, vector: *vector, by_lid, traffic_class })

@@ -10,7 +10,7 @@ use abi::queue::qp as word;
 use protocol::{RecvEnd, Service, Status};
 use wire::grh::Network;
 
-use crate::board::Place;
+use crate::board::DevicePort;
 use crate::cell::{Packet, Path};
 use crate::memory::{Cqe, FREES_RECV, RecvEntry, SOLICITED};
 use crate::qp::{Inner, Qp, Receive};
@@ -74,7 +74,7 @@ impl Qp {
             }
             if let Some(packet) = datagram.filter(|_| self.service == Service::Ud) {
                 wc.src_qp = packet.src_qp.value();
-                let place = Place { device: self.engine().device(), port: inner.attributes.port_num.into() };
+                let place = DevicePort { device: self.engine().device(), port: inner.attributes.port_num.into() };
                 wc.dlid_path_bits = path.dlid.to_le_bytes()[0] & self.engine().board.path_bits(place);
                 if let Some(grh) = &packet.grh {
                     wc.wc_flags |= wc_flags::GRH;

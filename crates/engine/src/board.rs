@@ -20,7 +20,7 @@ pub(crate) struct Board {
 
 /// The device and port of a GID.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Hash, Debug)]
-pub(crate) struct Place {
+pub(crate) struct DevicePort {
     pub(crate) device: u32,
     pub(crate) port: u32,
 }
@@ -87,7 +87,7 @@ impl Board {
 
     /// The traffic class of packets that leave by a port with this service level and, in their
     /// address vector, this traffic class.
-    pub(crate) fn traffic_class(&self, from: Place, sl: u8, asked: u8) -> u8 {
+    pub(crate) fn traffic_class(&self, from: DevicePort, sl: u8, asked: u8) -> u8 {
         let sl = usize::from(sl & SL_MAX);
         let at = board::port(from.device, from.port).map(|port| port + board::port_word::DSCPS + sl / 4 * 4);
         let dscps = at.map_or(0, |at| self.word(at)).to_le_bytes();
@@ -95,24 +95,24 @@ impl Board {
     }
 
     /// The priority of packets that leave by a port with this service level; `None`: Linux chooses.
-    pub(crate) fn priority(&self, from: Place, sl: u8) -> Option<u8> {
+    pub(crate) fn priority(&self, from: DevicePort, sl: u8) -> Option<u8> {
         let entry = self.nibble(from, board::port_word::PRIORITIES, sl);
         (entry & 8 != 0).then_some(entry & 7)
     }
 
     /// Whether the link layer of a port is InfiniBand.
-    pub(crate) fn is_infiniband(&self, place: Place) -> bool {
+    pub(crate) fn is_infiniband(&self, place: DevicePort) -> bool {
         let at = board::port(place.device, place.port).map(|at| at + board::port_word::LINK_LAYER);
         at.is_some_and(|at| self.word(at) == u32::from(abi::device::link_layer::INFINIBAND))
     }
 
     /// The virtual lane of a service level at a port.
-    pub(crate) fn virtual_lane(&self, place: Place, sl: u8) -> u8 {
+    pub(crate) fn virtual_lane(&self, place: DevicePort, sl: u8) -> u8 {
         self.nibble(place, board::port_word::LANES, sl)
     }
 
     /// The four bits of a service level in a table of a port.
-    fn nibble(&self, place: Place, table: usize, sl: u8) -> u8 {
+    fn nibble(&self, place: DevicePort, table: usize, sl: u8) -> u8 {
         let sl = usize::from(sl & SL_MAX);
         let at = board::port(place.device, place.port).map(|at| at + table + sl / 8 * 4);
         (at.map_or(0, |at| self.word(at)) >> (4 * (sl % 8)) & 0xf) as u8
@@ -174,7 +174,7 @@ impl Board {
 
     /// Whether packets from a port pass to a LID of another host. Without switches they pass. With
     /// switches, the LID must be one of another agent of the subnet.
-    pub(crate) fn passes_to_host(&self, from: Place, dlid: u16, sl: u8, pkey_index: u16) -> bool {
+    pub(crate) fn passes_to_host(&self, from: DevicePort, dlid: u16, sl: u8, pkey_index: u16) -> bool {
         !self.has_paths()
             || self
                 .remote(dlid)
@@ -204,7 +204,7 @@ impl Board {
     }
 
     /// The first active port of this agent that has `gid`.
-    pub(crate) fn find(&self, gid: &[u8; 16]) -> Option<Place> {
+    pub(crate) fn find(&self, gid: &[u8; 16]) -> Option<DevicePort> {
         if gid == &[0; 16] {
             return None;
         }
@@ -214,17 +214,17 @@ impl Board {
     /// The port that a packet to `gid` is for, if the engine that receives it has opened `device`.
     /// `found` is what [`Board::find`] has found. Devices may have the same addresses.
     #[inline]
-    pub(crate) fn place_on(&self, device: u32, gid: &[u8; 16], found: Place) -> Place {
+    pub(crate) fn place_on(&self, device: u32, gid: &[u8; 16], found: DevicePort) -> DevicePort {
         if found.device == device { found } else { self.other_place(device, gid).unwrap_or(found) }
     }
 
     #[cold]
-    fn other_place(&self, device: u32, gid: &[u8; 16]) -> Option<Place> {
+    fn other_place(&self, device: u32, gid: &[u8; 16]) -> Option<DevicePort> {
         self.places().filter(|place| place.device == device).find(|place| self.has_gid(*place, gid))
     }
 
     /// Whether a port is active and has this GID.
-    fn has_gid(&self, place: Place, gid: &[u8; 16]) -> bool {
+    fn has_gid(&self, place: DevicePort, gid: &[u8; 16]) -> bool {
         let used = board::port(place.device, place.port).map_or(0, |at| self.word(at + port_word::GIDS_USED));
         self.is_up(place.device, place.port)
             && (0..used.min(board::GID_MAX))
@@ -232,8 +232,8 @@ impl Board {
     }
 
     /// The ports of all devices.
-    pub(crate) fn places(&self) -> impl Iterator<Item = Place> {
+    pub(crate) fn places(&self) -> impl Iterator<Item = DevicePort> {
         let devices = self.word(word::DEVICE_COUNT).min(board::DEVICE_MAX);
-        (0..devices).flat_map(|device| (1..=board::PORT_MAX).map(move |port| Place { device, port }))
+        (0..devices).flat_map(|device| (1..=board::PORT_MAX).map(move |port| DevicePort { device, port }))
     }
 }

@@ -205,12 +205,12 @@ pub(crate) struct Ends {
     traffic_class: u8,
     hop_limit: u8,
     port: u8,
-    link: Option<Link>,
+    link: Option<LinkHeaders>,
 }
 
 /// What the headers of an InfiniBand link say besides the addresses.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Link {
+pub(crate) struct LinkHeaders {
     slid: u16,
     dlid: u16,
     sl: u8,

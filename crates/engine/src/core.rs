@@ -46,7 +46,7 @@ pub struct Core {
     pub(crate) fork: Fork,
     /// The descriptor by which other contexts import this one.
     pub(crate) shared: OwnedFd,
-    pub(crate) memory: Memory,
+    pub(crate) memory: QueueAllocator,
     pub(crate) keys: Keys,
     /// What is used of the queues of each QP, by QPN.
     pub(crate) queue_uses: Table<QueueUse>,
@@ -99,7 +99,7 @@ pub(crate) struct Fork {
 }
 
 /// Queue memory.
-pub(crate) struct Memory {
+pub(crate) struct QueueAllocator {
     pub(crate) queues: QueueMemory,
     /// Held while queue memory is allocated or freed, so that both sides count its users alike.
     pub(crate) allocation: Mutex<()>,
@@ -290,7 +290,7 @@ impl Core {
     }
 
     /// As [`Core::allocate`], for an object that exists, and for a caller that holds
-    /// [`Memory::allocation`]. That lock comes before the lock of every queue.
+    /// [`QueueAllocator::allocation`]. That lock comes before the lock of every queue.
     pub(crate) fn allocate_in_turn<T>(
         &self,
         request: &[u8],

@@ -13,7 +13,7 @@ use wire::Qpn;
 use wire::grh::Network;
 
 use crate::access::{HeldRegion, Refusal};
-use crate::board::Place;
+use crate::board::DevicePort;
 use crate::cell::{Origin, Path, RunHeaders};
 use crate::faults::packets::Towards;
 use crate::flows::Key;
@@ -40,19 +40,19 @@ enum Datagram {
 /// The route of one datagram.
 enum DatagramRoute {
     /// The destination does not exist, or the datagram cannot be sent there.
-    None(Cause, Place),
+    None(Cause, DevicePort),
     /// It is longer than this, which is the MTU of a link on its path.
-    Long(u32, Place),
+    Long(u32, DevicePort),
     /// A lane has to be opened first.
     Opening,
     /// The lanes to the members of this agent. The members elsewhere get copies over the wire, or
     /// through the agent if the datagram leaves its part of the subnet.
     Group {
         lanes: Vec<Arc<Lane>>,
-        place: Place,
+        place: DevicePort,
         leaves: bool,
     },
-    Lane(Arc<Lane>, Place),
+    Lane(Arc<Lane>, DevicePort),
     Host(Arc<Flow>),
 }
 
@@ -166,7 +166,7 @@ impl Qp {
                 }
                 // What the agent sends on is counted there, at all links.
                 if !leaves {
-                    self.count_datagram(inner, run, entry, (Place::default(), 0));
+                    self.count_datagram(inner, run, entry, (DevicePort::default(), 0));
                 }
                 // Without a flow, the group has only members of this agent.
                 let mlid = if leaves { entry.lid } else { 0 };
@@ -183,7 +183,7 @@ impl Qp {
                 let put = if may_go { self.send_to_host(inner, &flow, run, entry) } else { Ok(()) };
                 follow(leaving, flow);
                 if may_go && put.is_ok() {
-                    self.count_datagram(inner, run, entry, (Place::default(), 0));
+                    self.count_datagram(inner, run, entry, (DevicePort::default(), 0));
                 }
                 put.map(|()| if may_go { Datagram::Sent } else { Datagram::Waits })
             }
@@ -197,7 +197,7 @@ impl Qp {
         inner: &mut Inner,
         run: &protocol::Run,
         entry: &DatagramEntry,
-        (cause, expected, to): (Cause, u32, Place),
+        (cause, expected, to): (Cause, u32, DevicePort),
     ) -> Result<Datagram, Refusal> {
         self.rehearse(inner, run)?;
         self.lose_datagram(cause, expected, run, entry);
@@ -206,15 +206,21 @@ impl Qp {
     }
 
     /// Counts a datagram for the ports on its way. `lost`: see [`Key`].
-    fn count_datagram(&self, inner: &mut Inner, run: &protocol::Run, entry: &DatagramEntry, (to, lost): (Place, u8)) {
+    fn count_datagram(
+        &self,
+        inner: &mut Inner,
+        run: &protocol::Run,
+        entry: &DatagramEntry,
+        (to, lost): (DevicePort, u8),
+    ) {
         let engine = self.engine();
         let (port, pkey_index) = (inner.attributes.port_num, inner.attributes.pkey_index);
         let dlid = if entry.lid == 0 { engine.board.lid(to) } else { entry.lid };
         let headers = run.opcode.headers_len();
         let counts = || {
             // Another host's agent does not know what routers see.
-            let is_elsewhere = lost == 0 && to == Place::default();
-            let from = Place { device: engine.device(), port: port.into() };
+            let is_elsewhere = lost == 0 && to == DevicePort::default();
+            let from = DevicePort { device: engine.device(), port: port.into() };
             let route = match is_elsewhere || is_group(&entry.dgid) {
                 true => Default::default(),
                 false => Way::of_datagram(&engine.board, from, to, entry).route,
@@ -229,7 +235,7 @@ impl Qp {
     /// The route of a datagram.
     fn datagram_route(&self, inner: &mut Inner, run: &protocol::Run, entry: &DatagramEntry) -> DatagramRoute {
         let engine = self.engine();
-        let unknown = Place::default();
+        let unknown = DevicePort::default();
         let hopeless = inner.ud.unreachable == Some(run.slot);
         if !engine.board.is_up(engine.device(), u32::from(inner.attributes.port_num)) {
             return DatagramRoute::None(Cause::PortDown, unknown);
@@ -240,7 +246,7 @@ impl Qp {
         }
         let lane_index = self.lane_index;
         if is_group(&entry.dgid) {
-            let place = Place { device: engine.device(), port: 1 };
+            let place = DevicePort { device: engine.device(), port: 1 };
             let Some(Reached { engines, leaves }) =
                 engine.group_reached(&GroupPath::of(entry, inner.attributes.port_num))
             else {
@@ -321,7 +327,7 @@ impl Qp {
 
     /// The flow to another host, or to a group's members on other hosts. `mlid`: see [`Vector`].
     fn flow_of(&self, inner: &mut Inner, entry: &DatagramEntry, mlid: u16) -> Result<Arc<Flow>, NoFlow> {
-        let place = Place { device: self.engine().device(), port: inner.attributes.port_num.into() };
+        let place = DevicePort { device: self.engine().device(), port: inner.attributes.port_num.into() };
         let lids = self.engine().board.lids_of_datagram(place, entry);
         let vector = Vector { mlid, lids, ..Vector::of_datagram(entry, inner.attributes.port_num, self.qpn()) };
         if let Some((known, flow)) = &inner.ud.last_flow
@@ -364,11 +370,11 @@ impl Qp {
         lane: &Arc<Lane>,
         run: &protocol::Run,
         entry: &DatagramEntry,
-        place: Place,
+        place: DevicePort,
     ) -> Result<bool, Refusal> {
         let (board, device) = (&self.engine().board, self.engine().device());
         let port = u32::from(inner.attributes.port_num);
-        let from = Place { device, port };
+        let from = DevicePort { device, port };
         let grh = (entry.dlid == 0).then(|| {
             let sgid = board.gid(device, port, u32::from(entry.sgid_index)).unwrap_or_default();
             let len = run.len + DATAGRAM_HEADERS;

@@ -20,7 +20,7 @@ use parking_lot::Mutex;
 use shm::Region;
 use shm::share::Share;
 
-use crate::grant_table::Line;
+use crate::grant_table::GrantLine;
 use crate::usermem::guarded;
 
 /// The environment variable that switches direct access off with the value 0.
@@ -85,7 +85,7 @@ pub(crate) struct DirectState {
     /// Requests that were carried out directly.
     pub(crate) carried: u64,
     /// Grants to the peer.
-    given: Vec<Line>,
+    given: Vec<GrantLine>,
 }
 
 impl DirectState {
@@ -96,7 +96,7 @@ impl DirectState {
     /// The QP stops serving, or serves differently: revokes all its grants to the peer.
     pub(crate) fn withdraw(&mut self) {
         if !self.given.is_empty() {
-            Line::shut_all(&std::mem::take(&mut self.given));
+            GrantLine::shut_all(&std::mem::take(&mut self.given));
         }
     }
 

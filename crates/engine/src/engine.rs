@@ -22,7 +22,7 @@ use crate::board::Board;
 use crate::capture::CaptureHook;
 use crate::clock::{Clock, Timers};
 use crate::control::{Answer, Control};
-use crate::core::{Agent, Core, Fork, Identity, Memory};
+use crate::core::{Agent, Core, Fork, Identity, QueueAllocator};
 use crate::cq::Cq;
 use crate::direct::Direct;
 use crate::drops::Drops;
@@ -162,7 +162,7 @@ impl Engine {
             },
             fork: Fork { mark: ForkMark::new(), told: AtomicBool::new(false) },
             shared,
-            memory: Memory { queues: memory, allocation: Mutex::new(()) },
+            memory: QueueAllocator { queues: memory, allocation: Mutex::new(()) },
             keys: Keys::new(),
             queue_uses: Table::new(),
             board: Board::map(&board)?,

@@ -45,14 +45,14 @@ pub(crate) enum RunEnd {
 
 /// The progress of a round.
 #[derive(Default)]
-pub(crate) struct Done {
+pub(crate) struct RoundProgress {
     /// Records that were taken.
     pub(crate) records: usize,
     /// Bytes of bulk.
     pub(crate) bulk: u32,
 }
 
-impl Done {
+impl RoundProgress {
     /// Whether the round goes on.
     #[inline]
     pub(crate) fn may_go_on(&self) -> bool {
@@ -67,7 +67,7 @@ impl Engine {
         self: &Arc<Self>,
         lane: &Arc<Lane>,
         (rx, record, mut len): (&mut LaneRx, &mut Record, usize),
-        done: &mut Done,
+        done: &mut RoundProgress,
         touched: &mut Vec<Arc<Qp>>,
         recent: &mut Option<Arc<Qp>>,
     ) -> RunEnd {

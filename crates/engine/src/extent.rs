@@ -96,10 +96,10 @@ pub(crate) struct Keepers {
     /// The region has ended.
     pub(crate) withdrawn: AtomicBool,
     /// By the address of the QP.
-    list: Mutex<BTreeMap<usize, Entry>>,
+    list: Mutex<BTreeMap<usize, ExtentEntry>>,
 }
 
-struct Entry {
+struct ExtentEntry {
     keeper: Weak<dyn Keeper>,
     /// In how many directions it keeps the region.
     count: u32,
@@ -109,7 +109,7 @@ impl Keepers {
     /// Counts one direction more; returns the address for [`Keepers::remove`].
     pub(crate) fn add(&self, keeper: Weak<dyn Keeper>) -> usize {
         let address = keeper.as_ptr().cast::<()>().addr();
-        self.list.lock().entry(address).or_insert(Entry { keeper, count: 0 }).count += 1;
+        self.list.lock().entry(address).or_insert(ExtentEntry { keeper, count: 0 }).count += 1;
         address
     }
 

@@ -108,7 +108,7 @@ impl GrantTable {
     }
 
     /// Adds a grant; returns its line and number, or `None` if the table is full.
-    pub(crate) fn give(&self, terms: &Terms, to: u32, has_ended: impl Fn(u32) -> bool) -> Option<Line> {
+    pub(crate) fn give(&self, terms: &Terms, to: u32, has_ended: impl Fn(u32) -> bool) -> Option<GrantLine> {
         let mut book = self.book.lock();
         book.given.retain(|given| {
             if has_ended(given.to) {
@@ -125,7 +125,7 @@ impl GrantTable {
         // Release: a grantee that reads the number also finds the terms.
         self.region.word(free * LINE + field::NUMBER).store(given.number, Ordering::Release);
         book.given.push(given);
-        Some(Line { region: Arc::clone(&self.region), line: free as u32, number: given.number })
+        Some(GrantLine { region: Arc::clone(&self.region), line: free as u32, number: given.number })
     }
 
     /// Revokes the grants of a key. When this returns, no grantee uses them, except those that are
@@ -180,13 +180,13 @@ impl GrantTable {
 }
 
 /// One grant, as stored by the QP for which it was given.
-pub(crate) struct Line {
+pub(crate) struct GrantLine {
     region: Arc<Region>,
     pub(crate) line: u32,
     pub(crate) number: u32,
 }
 
-impl Line {
+impl GrantLine {
     /// Revokes the grant.
     pub(crate) fn shut(&self) {
         let word = self.region.word(self.line as usize * LINE + field::NUMBER);
@@ -195,7 +195,7 @@ impl Line {
 
     /// Revokes several grants. When this returns, no grantee uses them, except grantees that are
     /// stopped.
-    pub(crate) fn shut_all(lines: &[Line]) {
+    pub(crate) fn shut_all(lines: &[GrantLine]) {
         lines.iter().for_each(Self::shut);
         // As in `GrantTable::withdraw`.
         fence(Ordering::SeqCst);
@@ -247,7 +247,7 @@ mod tests {
     #[test]
     fn there_are_so_many_lines_and_those_of_the_dead_are_free() {
         let table = GrantTable::new().expect("a grant table");
-        let lines: Vec<Line> = (0..LINES).map_while(|_| table.give(&terms(5), 9, nobody)).collect();
+        let lines: Vec<GrantLine> = (0..LINES).map_while(|_| table.give(&terms(5), 9, nobody)).collect();
         assert_eq!(lines.len(), LINES - 1);
         assert!(table.give(&terms(5), 9, nobody).is_none());
         assert!(table.give(&terms(5), 8, |engine| engine == 9).is_some());
@@ -281,7 +281,7 @@ mod tests {
         table.region.word(line.line as usize * LINE + field::IN_USE).store(line.number, Ordering::SeqCst);
         table.withdraw(5, nobody);
         assert!(!line.is_open());
-        let others: Vec<Line> = (0..LINES).map_while(|_| table.give(&terms(6), 9, nobody)).collect();
+        let others: Vec<GrantLine> = (0..LINES).map_while(|_| table.give(&terms(6), 9, nobody)).collect();
         assert!(others.len() == LINES - 2 && others.iter().all(|other| other.line != line.line));
     }
 

@@ -1,5 +1,5 @@
 //! Packets that are kept for later: out of order, before a receive request, or for a remote SRQ. An
-//! engine keeps a limited number of bytes for all of these together. Principal type: [`Kept`].
+//! engine keeps a limited number of bytes for all of these together. Principal type: [`KeptPacket`].
 
 use std::sync::Arc;
 
@@ -16,13 +16,13 @@ const MOST: usize = 8 << 20;
 pub(crate) type KeptBytes = Budget<MOST>;
 
 /// A packet and its payload. They count as kept until this value is dropped.
-pub(crate) struct Kept {
+pub(crate) struct KeptPacket {
     pub(crate) packet: Packet,
     pub(crate) payload: Box<[u8]>,
     share: Share<MOST>,
 }
 
-impl Kept {
+impl KeptPacket {
     /// Copies a packet. Returns `None` if there is no room for it, or its payload cannot be read.
     pub(crate) fn new(all: &Arc<KeptBytes>, packet: &Packet, payload: Source<'_>) -> Option<Self> {
         let share = Share::of(all, Self::bytes_of(payload.len()))?;
@@ -51,8 +51,8 @@ mod tests {
     fn packets_are_kept_until_the_engine_has_no_more_room_and_leave_room_when_dropped() {
         let all = Arc::default();
         let payload = vec![7; 1 << 20];
-        let keep = || Kept::new(&all, &about(1, Headers::default(), 0), Source::from(&payload[..]));
-        let kept: Vec<Kept> = std::iter::from_fn(keep).collect();
+        let keep = || KeptPacket::new(&all, &about(1, Headers::default(), 0), Source::from(&payload[..]));
+        let kept: Vec<KeptPacket> = std::iter::from_fn(keep).collect();
         assert_eq!(kept.len(), 7, "7 MiB with their headers, but not 8");
         assert!(kept.iter().all(|kept| kept.payload[..] == payload[..]));
         drop(kept);

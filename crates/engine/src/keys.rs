@@ -9,14 +9,14 @@ use parking_lot::Mutex;
 use crate::extent::Extent;
 use crate::grant_table::GrantTable;
 use crate::table::Table;
-use crate::window::Window;
+use crate::window::MemoryWindow;
 
 /// The keys of an engine.
 pub(crate) struct Keys {
     /// The memory behind each key, by the key's index.
     pub(crate) extents: Table<Extent>,
     /// Memory windows, bound or not, by the index of their keys.
-    pub(crate) windows: Table<Window>,
+    pub(crate) windows: Table<MemoryWindow>,
     /// The grants to peers; made with the first grant.
     pub(crate) grants: OnceLock<GrantTable>,
     /// Engines that had a lane and have ended. Their numbers are not used again; the board still

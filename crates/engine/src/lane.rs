@@ -295,7 +295,7 @@ type List<Q> = Arc<Vec<Arc<Lane<Q>>>>;
 
 /// One poller's copy of the list. Each poll writes to its lock, so it has cache lines of its own.
 #[repr(align(128))]
-struct Memory<Q>(Mutex<Seen<Q>>);
+struct PollerCopy<Q>(Mutex<Seen<Q>>);
 
 /// The lanes of one engine, for one pass over them.
 pub(crate) enum Walk<'a, Q> {
@@ -326,7 +326,7 @@ pub(crate) struct Lanes<Q> {
     changes: AtomicU64,
     /// The pollers' copies of the list: a pass costs one locked instruction, where loading the list
     /// costs three.
-    seen: [Memory<Q>; WALKERS + 1],
+    seen: [PollerCopy<Q>; WALKERS + 1],
     routes: Mutex<Routes<Q>>,
     /// How many connections have taken a lane index, by engine.
     taken: Mutex<HashMap<u32, u32>>,
@@ -338,7 +338,7 @@ impl<Q> Lanes<Q> {
         Self {
             list: ArcSwap::default(),
             changes: AtomicU64::new(0),
-            seen: std::array::from_fn(|_| Memory(Mutex::new(None))),
+            seen: std::array::from_fn(|_| PollerCopy(Mutex::new(None))),
             routes: Mutex::new(HashMap::new()),
             taken: Mutex::default(),
             bulk_memory: Arc::default(),

@@ -12,7 +12,7 @@ pub(crate) use abi::lid::NO_GRH;
 use abi::lid::{Subnet, is_unicast};
 use wire::lids;
 
-use crate::board::{Board, Place};
+use crate::board::{Board, DevicePort};
 use crate::memory::DatagramEntry;
 
 /// The GID that a LID stands for, and the index of the source GID.
@@ -23,33 +23,34 @@ pub(crate) struct GidRoute {
 }
 
 impl Board {
-    fn lid_word(&self, place: Place, which: usize) -> u32 {
+    fn lid_word(&self, place: DevicePort, which: usize) -> u32 {
         board::port(place.device, place.port).map_or(0, |at| self.word(at + which))
     }
 
     /// The base LID of a port of this agent; 0 on Ethernet.
-    pub(crate) fn lid(&self, place: Place) -> u16 {
+    pub(crate) fn lid(&self, place: DevicePort) -> u16 {
         u16::try_from(self.lid_word(place, port_word::LID)).unwrap_or(0)
     }
 
     /// The bits in which the LIDs of a port differ.
-    pub(crate) fn path_bits(&self, place: Place) -> u8 {
+    pub(crate) fn path_bits(&self, place: DevicePort) -> u8 {
         let lmc = self.lid_word(place, port_word::LMC).min(7);
         (1 << lmc) - 1
     }
 
     /// Whether a port has this LID.
-    pub(crate) fn has_lid(&self, place: Place, lid: u16) -> bool {
+    pub(crate) fn has_lid(&self, place: DevicePort, lid: u16) -> bool {
         lid & !u16::from(self.path_bits(place)) == self.lid(place)
     }
 
     /// The GIDs for the path from a port to a LID. `None` if no port can have the LID.
-    pub(crate) fn gid_route(&self, from: Place, lid: u16) -> Option<GidRoute> {
+    pub(crate) fn gid_route(&self, from: DevicePort, lid: u16) -> Option<GidRoute> {
         if !is_unicast(lid) || self.lid(from) == 0 {
             return None;
         }
         // Other subnets may use the same LIDs.
-        let prefix = |place: Place| self.gid(place.device, place.port, 0).map(|gid| u128::from_be_bytes(gid) >> 64);
+        let prefix =
+            |place: DevicePort| self.gid(place.device, place.port, 0).map(|gid| u128::from_be_bytes(gid) >> 64);
         let own = prefix(from);
         if let Some(place) = self.places().find(|place| self.has_lid(*place, lid) && prefix(*place) == own) {
             return Some(GidRoute { dgid: self.gid(place.device, place.port, 0)?, sgid_index: 0 });
@@ -63,7 +64,7 @@ impl Board {
 
     /// What a datagram says of its LIDs, if its destination LID is one of another agent of the
     /// subnet, and that agent is at the destination's address.
-    pub(crate) fn lids_of_datagram(&self, from: Place, entry: &DatagramEntry) -> Option<lids::Header> {
+    pub(crate) fn lids_of_datagram(&self, from: DevicePort, entry: &DatagramEntry) -> Option<lids::Header> {
         let is_there = self.has_paths() && self.remote_gid(entry.lid) == Some(entry.dgid);
         is_there.then(|| lids::Header {
             slid: self.lid(from) | u16::from(entry.src_path_bits & self.path_bits(from)),
@@ -76,7 +77,7 @@ impl Board {
 
     /// The port of this device to which a datagram from `from` says that it was sent. `None`: that
     /// is not true, or its source LID is not one of the agent at this address.
-    pub(crate) fn port_of_lids(&self, device: u32, from: &[u8; 16], said: &lids::Header) -> Option<Place> {
+    pub(crate) fn port_of_lids(&self, device: u32, from: &[u8; 16], said: &lids::Header) -> Option<DevicePort> {
         // A port without a LID has LID 0.
         if !is_unicast(said.dlid) || self.remote_gid(said.slid).as_ref() != Some(from) {
             return None;
@@ -95,12 +96,12 @@ impl Board {
     }
 
     /// The index of the GID from which a port sends to LIDs of other hosts.
-    fn address_index(&self, place: Place) -> Option<u8> {
+    fn address_index(&self, place: DevicePort) -> Option<u8> {
         u8::try_from(self.lid_word(place, port_word::LID_GID)).ok().filter(|index| *index != 0)
     }
 
     /// The addresses that LIDs stand for on this port, and the index of the GID in this subnet.
-    fn subnet(&self, place: Place) -> Option<(Subnet, u8)> {
+    fn subnet(&self, place: DevicePort) -> Option<(Subnet, u8)> {
         let index = self.address_index(place)?;
         let gid = self.gid(place.device, place.port, u32::from(index))?;
         Some((Subnet::around(&gid, self.lid_word(place, port_word::LID_HOSTS))?, index))
@@ -120,7 +121,7 @@ mod tests {
 
     const HERE: [u8; 16] = [1; 16];
     const THERE: [u8; 16] = [2; 16];
-    const OWN: Place = Place { device: 1, port: 2 };
+    const OWN: DevicePort = DevicePort { device: 1, port: 2 };
 
     /// Port 2 of device 1 has the LIDs 4 and 5. LID 9 is one of the agent at THERE.
     fn board() -> (Region, Board) {

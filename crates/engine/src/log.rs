@@ -80,9 +80,9 @@ pub fn refused(value: &OsStr, why: &dyn fmt::Display) -> String {
 
 /// Standard error for a log: text that does not fit is lost, and the program goes on.
 #[derive(Clone, Copy, Debug)]
-pub struct Output;
+pub struct LogOutput;
 
-impl Write for Output {
+impl Write for LogOutput {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         without_signal(|| io::stderr().write(bytes))
     }

@@ -17,12 +17,12 @@ use abi::event::kind;
 use abi::qp::{ModifyQp, attr, migration};
 use abi::queue::{QP_PATHS_SWAPPED, qp as word};
 
-use crate::board::Place;
+use crate::board::DevicePort;
 use crate::cell::Packet;
 use crate::lid::{GidRoute, NO_GRH};
 use crate::network::address;
 use crate::qp::{Inner, Migration, Qp, Route};
-use crate::receive::Origin;
+use crate::receive::Ingress;
 
 impl Qp {
     /// Applies a change of attributes, which is merged already, to the alternate path and the
@@ -59,7 +59,7 @@ impl Qp {
     /// Handles a packet of the peer whose migration bit matters. Returns false if the packet must
     /// be dropped.
     #[cold]
-    pub(crate) fn on_migration_bit(&self, inner: &mut Inner, packet: &Packet, origin: Origin<'_>) -> bool {
+    pub(crate) fn on_migration_bit(&self, inner: &mut Inner, packet: &Packet, origin: Ingress<'_>) -> bool {
         if !inner.state.serves() {
             return true;
         }
@@ -69,9 +69,9 @@ impl Qp {
             return true;
         }
         match origin {
-            Origin::Lane => {}
-            Origin::Host { from, to } if self.is_alternate(inner, from, to) => {}
-            Origin::Host { from, .. } => {
+            Ingress::Lane => {}
+            Ingress::Host { from, to } if self.is_alternate(inner, from, to) => {}
+            Ingress::Host { from, .. } => {
                 self.cannot_migrate(inner, from, "the packet did not come over the alternate path");
                 return false;
             }
@@ -158,7 +158,7 @@ impl Qp {
     /// of its LID. If no GID stands for the LID, the destination does not exist, as with a LID that
     /// no switch knows.
     pub(crate) fn complete_path(&self, inner: &mut Inner, dest: &mut abi::qp::Dest) {
-        let from = Place { device: self.engine().device(), port: u32::from(dest.port_num) };
+        let from = DevicePort { device: self.engine().device(), port: u32::from(dest.port_num) };
         if dest.is_global != 0 {
             dest.traffic_class = self.engine().board.traffic_class(from, dest.sl, dest.traffic_class);
             return;

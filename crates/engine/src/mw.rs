@@ -13,13 +13,13 @@ use crate::core::Core;
 use crate::error::Result;
 use crate::pd::Pd;
 use crate::request;
-use crate::window::{Binding, Window};
+use crate::window::{Binding, MemoryWindow};
 
 /// A memory window.
 pub struct Mw {
     core: Arc<Core>,
     handle: u32,
-    window: Arc<Window>,
+    window: Arc<MemoryWindow>,
 }
 
 impl Mw {
@@ -31,7 +31,7 @@ impl Mw {
         let key = answer.rkey;
         let state = Mutex::new(Binding { key, to: None });
         let to_number = kind == mw_type::TYPE_2 && core.binds_to_number();
-        let window = Arc::new(Window { pd: pd.handle(), kind, to_number, number: key, state });
+        let window = Arc::new(MemoryWindow { pd: pd.handle(), kind, to_number, number: key, state });
         core.keys.windows.insert(key >> 8, Arc::clone(&window));
         Ok(Arc::new(Self { core, handle: answer.mw_handle, window }))
     }

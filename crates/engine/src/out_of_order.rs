@@ -11,7 +11,7 @@ mod keeping;
 
 use protocol::{OutOfOrder, Time};
 
-use crate::kept::Kept;
+use crate::kept::KeptPacket;
 
 /// How long a packet waits for a missing one, in nanoseconds: longer than most reordered packets
 /// are late, and short compared with the cost of a loss.
@@ -21,8 +21,8 @@ const AFTERWARDS: u64 = 1_000_000;
 /// The waiting packets of one connection.
 #[derive(Default)]
 pub(crate) struct OutOfOrderBuffer {
-    requests: OutOfOrder<Kept>,
-    answers: OutOfOrder<Kept>,
+    requests: OutOfOrder<KeptPacket>,
+    answers: OutOfOrder<KeptPacket>,
 }
 
 impl OutOfOrderBuffer {

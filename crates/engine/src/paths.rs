@@ -18,7 +18,7 @@ use abi::private::PathResolveAnswer;
 use abi::qp::Dest;
 use parking_lot::RwLock;
 
-use crate::board::{Board, Place};
+use crate::board::{Board, DevicePort};
 use crate::memory::DatagramEntry;
 
 /// Maximum number of paths that are kept; the agent keeps as many for an engine.
@@ -29,7 +29,7 @@ const PATHS: usize = 1024;
 pub(crate) struct Way {
     /// The sender's port.
     from: u8,
-    to: Place,
+    to: DevicePort,
     pub(crate) dlid: u16,
     pub(crate) route: Route,
 }
@@ -58,7 +58,7 @@ pub(crate) struct Passage {
 }
 
 /// What an engine knows of a way.
-pub(crate) enum Known {
+pub(crate) enum PathState {
     /// There are no switches.
     Free,
     Passage(Arc<Passage>),
@@ -76,20 +76,20 @@ pub(crate) struct Paths {
 
 impl Way {
     /// The way of a connection's packets.
-    pub(crate) fn of_connection(board: &Board, from: Place, to: Place, dest: &Dest) -> Self {
+    pub(crate) fn of_connection(board: &Board, from: DevicePort, to: DevicePort, dest: &Dest) -> Self {
         let is_global = dest.is_global != 0;
         Self::new(board, (from, to), dest.dlid, is_global.then_some((dest.dgid, dest.hop_limit, dest.traffic_class)))
     }
 
     /// The way of a datagram.
-    pub(crate) fn of_datagram(board: &Board, from: Place, to: Place, entry: &DatagramEntry) -> Self {
+    pub(crate) fn of_datagram(board: &Board, from: DevicePort, to: DevicePort, entry: &DatagramEntry) -> Self {
         // An address by LID alone is marked so.
         let is_global = entry.dlid == 0;
         let route = (entry.dgid, entry.hop_limit, entry.traffic_class);
         Self::new(board, (from, to), entry.lid, is_global.then_some(route))
     }
 
-    fn new(board: &Board, (from, to): (Place, Place), dlid: u16, route: Option<Route>) -> Self {
+    fn new(board: &Board, (from, to): (DevicePort, DevicePort), dlid: u16, route: Option<Route>) -> Self {
         let own = board.gid(from.device, from.port, 0).unwrap_or_default();
         let route = route.filter(|(dgid, ..)| dgid[..8] != own[..8]).unwrap_or_default();
         Self { from: from.port as u8, to, dlid, route }

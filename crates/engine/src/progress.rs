@@ -15,14 +15,14 @@ use wire::Qpn;
 use crate::cell::{self, Cell, Notice, Packet, Payload, Record, place};
 use crate::core::Arrivals;
 use crate::engine::{Deferred, Engine};
-use crate::expected::{Done, RunEnd, note_touched};
+use crate::expected::{RoundProgress, RunEnd, note_touched};
 use crate::faults::DELAYED_PACKETS;
 use crate::lane::Receiver;
 use crate::moderation::PERIODS;
 use crate::net::inbox::{Inbox, OTHERS};
 use crate::pollers::{CqPair, Poller, PollingThread};
 use crate::qp::{Lane, Qp};
-use crate::receive::{Arrival, Origin};
+use crate::receive::{Arrival, Ingress};
 
 /// Rounds in which a polling program finds nothing, before it yields the processor.
 const YIELD: u32 = 32;
@@ -186,7 +186,7 @@ impl Engine {
         }
         crate::usermem::prepare_thread();
         let Receiver { rx, touched, recent, record } = receiver;
-        let mut done = Done::default();
+        let mut done = RoundProgress::default();
         while done.may_go_on() {
             let len = match rx.ring.pop(record) {
                 Ok(None) => break,
@@ -236,7 +236,7 @@ impl Engine {
         lane: &Arc<Lane>,
         (rx, record): (&mut LaneRx, &Record),
         cell: &Cell,
-        done: &mut Done,
+        done: &mut RoundProgress,
         touched: &mut Vec<Arc<Qp>>,
         recent: &mut Option<Arc<Qp>>,
     ) -> bool {
@@ -274,7 +274,7 @@ impl Engine {
         let group = packet.grh.and_then(|grh| wire::grh::Network::parse(&grh).ok()).map(|network| network.gids().1);
         for qpn in group.map(|group| self.groups.members(&group)).unwrap_or_default() {
             if let Some(qp) = self.qps.find(qpn) {
-                qp.arrive(packet, payload, Origin::Lane, false);
+                qp.arrive(packet, payload, Ingress::Lane, false);
             }
         }
     }
@@ -302,14 +302,14 @@ impl Engine {
             self.drop_of_lane(Cause::Device, packet, (packet.path.device.into(), self.device()));
             return self.send_refusal_notice(lane, packet);
         }
-        if self.faults.is_on() && self.meets_fault(packet, payload, Origin::Lane) {
+        if self.faults.is_on() && self.meets_fault(packet, payload, Ingress::Lane) {
             return;
         }
         let dest = packet.headers.dest_qp.value();
         if recent.as_ref().is_none_or(|qp| qp.qpn() != dest) {
             *recent = self.qps.find(dest);
         }
-        let arrive = |qp: &Arc<Qp>| qp.arrive(packet, payload, Origin::Lane, more);
+        let arrive = |qp: &Arc<Qp>| qp.arrive(packet, payload, Ingress::Lane, more);
         let mut arrival = recent.as_ref().map_or(Arrival::Gone, arrive);
         if arrival == Arrival::Gone {
             // The recent QP may be destroyed, and its number may belong to another QP.

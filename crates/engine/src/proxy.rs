@@ -21,7 +21,7 @@ use crate::cell::Packet;
 use crate::engine::Engine;
 use crate::put::Sent;
 use crate::qp::{Inner, Lane, Qp};
-use crate::remote_srq::{Done, PIECE};
+use crate::remote_srq::{LastRequest, PIECE};
 use crate::srq::Srq;
 use crate::srq_request::{Kind, SrqReply, SrqRequest, about};
 
@@ -135,7 +135,7 @@ impl Qp {
         }
         let reply = SrqReply { id: request.id, outcome, status };
         let remote = inner.xrc.remote_srq.get_or_insert_default();
-        let done = Done { by: lane.peer, psn, connection: request.connection, reply };
+        let done = LastRequest { by: lane.peer, psn, connection: request.connection, reply };
         remote.done = (outcome != Outcome::Rnr).then_some(done);
         reply
     }

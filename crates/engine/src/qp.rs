@@ -36,7 +36,7 @@ use crate::queue_use::QueueUse;
 use crate::special::Special;
 use crate::srq::Srq;
 use crate::why::Why;
-use crate::xrc::Target;
+use crate::xrc::XrcTarget;
 use crate::{lane, remote_srq, request};
 
 pub(crate) use inner::{Inner, Migration, Receive, Route};
@@ -104,7 +104,7 @@ pub struct Qp {
     pub(crate) recv_cq: Option<Arc<Cq>>,
     pub(crate) srq: Option<Arc<Srq>>,
     /// XRC target: its part that replaces the CQs and the SRQ.
-    pub(crate) target: Option<Target>,
+    pub(crate) target: Option<XrcTarget>,
     pub(crate) caps: Caps,
     pub(crate) sq_sig_all: bool,
     /// The index of its lane among the lanes to an engine, for datagrams and remote-SRQ requests.
@@ -130,7 +130,7 @@ pub(crate) struct Parts {
     pub(crate) srq: Option<Arc<Srq>>,
     pub(crate) sq_sig_all: bool,
     pub(crate) cookie: u64,
-    pub(crate) target: Option<Target>,
+    pub(crate) target: Option<XrcTarget>,
     /// The PD itself, if it may be a parent domain.
     pub(crate) home: Option<Arc<Pd>>,
 }
@@ -306,7 +306,7 @@ impl Qp {
     /// The agent's handle of the QP; for an XRC target, one of its handles.
     #[must_use]
     pub fn handle(&self) -> u32 {
-        self.target.as_ref().and_then(Target::handle).unwrap_or(self.handle)
+        self.target.as_ref().and_then(XrcTarget::handle).unwrap_or(self.handle)
     }
 
     /// The handle from its creation.

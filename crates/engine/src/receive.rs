@@ -17,7 +17,7 @@ use protocol::{AtomicOp, Fault, Incoming, Nak, Outcome, RecvEnd, Service, State,
 use shm::{Sink, Source};
 use wire::{Qpn, Syndrome};
 
-use crate::access::{self, Atomic, Flushed, HeldRegion, Refusal, Use};
+use crate::access::{self, Atomic, FlushRange, HeldRegion, Refusal, Use};
 use crate::cell::Packet;
 use crate::drops::of_fault;
 use crate::memory::SendBrief;
@@ -44,7 +44,7 @@ pub(crate) enum Arrival {
 
 /// Where a packet comes from.
 #[derive(Clone, Copy)]
-pub(crate) enum Origin<'a> {
+pub(crate) enum Ingress<'a> {
     /// An engine of this agent, over a lane. The owner of the source QPN has been checked.
     Lane,
     /// Another host.
@@ -110,7 +110,7 @@ impl Qp {
         self: &Arc<Self>,
         packet: &Packet,
         payload: Source<'_>,
-        origin: Origin<'_>,
+        origin: Ingress<'_>,
         more: bool,
     ) -> Arrival {
         let mut inner = self.lock();
@@ -122,7 +122,7 @@ impl Qp {
     }
 
     /// Handles one packet as [`Qp::arrive`] does, without an answer.
-    pub(crate) fn take(&self, inner: &mut Inner, packet: &Packet, payload: Source<'_>, origin: Origin<'_>) -> Arrival {
+    pub(crate) fn take(&self, inner: &mut Inner, packet: &Packet, payload: Source<'_>, origin: Ingress<'_>) -> Arrival {
         if inner.is_dead() {
             return Arrival::Gone;
         }
@@ -135,7 +135,7 @@ impl Qp {
         let sender_counts = || self.service != Service::Ud || self.engine().board.has_paths();
         // Copies that the agent brings have been counted on the links of the subnet.
         let is_copy = || packet.headers.dest_qp == Qpn::MULTICAST && self.engine().board.has_paths();
-        if matches!(origin, Origin::Host { .. }) && !is_copy() || !sender_counts() {
+        if matches!(origin, Ingress::Host { .. }) && !is_copy() || !sender_counts() {
             inner.traffic.received(1, payload.len() as u32, packet.headers.len());
         }
         if packet.path.mtu != inner.link.peer_mtu && !self.follow_mtu(inner, packet) {
@@ -325,7 +325,8 @@ impl Qp {
             }
             Step::Flush { va, rkey, len, region, access } => {
                 let wanted = self.remote(pd, access.0);
-                let what = if region { Flushed::Region } else { Flushed::Range { addr: va, len: u64::from(len) } };
+                let what =
+                    if region { FlushRange::Region } else { FlushRange::Range { addr: va, len: u64::from(len) } };
                 let flushed = access::flush(self.engine(), wanted, rkey, what);
                 let outcome = self.outcome(flushed, "FLUSH");
                 inner.responder.finish(outcome);

@@ -16,7 +16,7 @@ use wire::Headers;
 use wire::Psn;
 
 use crate::cell::Packet;
-use crate::kept::Kept;
+use crate::kept::KeptPacket;
 use crate::lane::{LANE_MTU, Lane};
 use crate::srq_request::{SrqReply, SrqRequest};
 
@@ -52,7 +52,7 @@ type Read = Result<Box<[u8]>, Nak>;
 
 /// The last request that an engine has carried out for a target.
 #[derive(Clone, Copy)]
-pub(crate) struct Done {
+pub(crate) struct LastRequest {
     /// The engine that asked.
     pub(crate) by: u32,
     /// The packet and the connection of the request.
@@ -85,7 +85,7 @@ pub(crate) struct RemoteSrq<Q> {
     /// The range that was read, and its data.
     fetched: Option<(Wanted, Read)>,
     /// Requests that arrived meanwhile.
-    queue: VecDeque<Kept>,
+    queue: VecDeque<KeptPacket>,
     bytes: usize,
     last_id: u32,
     /// The SRQ, and the lane to its engine, that has part of a message.
@@ -93,7 +93,7 @@ pub(crate) struct RemoteSrq<Q> {
     /// The last recorded state, and in which of the two places it is.
     pub(crate) written: Option<(Standing, u32)>,
     /// At an SRQ's engine: the last request that was carried out.
-    pub(crate) done: Option<Done>,
+    pub(crate) done: Option<LastRequest>,
     /// Replies for which a lane had no room.
     pub(crate) replies: VecDeque<Reply<Q>>,
 }

@@ -21,7 +21,7 @@ use shm::Source;
 use wire::Psn;
 
 use crate::cell::Packet;
-use crate::kept::{Kept, KeptBytes};
+use crate::kept::{KeptBytes, KeptPacket};
 use crate::out_of_order::OutOfOrderBuffer;
 
 /// The RNR grace time in nanoseconds: less than most ACK timeouts, and longer than processes
@@ -32,7 +32,7 @@ const AT_ONE: usize = 512 * 1024;
 
 /// The waiting requests of one QP.
 pub(crate) struct RnrGraceQueue {
-    packets: VecDeque<Kept>,
+    packets: VecDeque<KeptPacket>,
     bytes: usize,
     /// Bytes that the engine keeps.
     all: Arc<KeptBytes>,
@@ -86,14 +86,14 @@ impl RnrGraceQueue {
 
     /// Keeps a packet after `before` others, if there is room.
     fn keep(&mut self, before: usize, packet: &Packet, payload: Source<'_>) -> bool {
-        if self.bytes + Kept::bytes_of(payload.len()) > AT_ONE {
+        if self.bytes + KeptPacket::bytes_of(payload.len()) > AT_ONE {
             return false;
         }
-        let kept = Kept::new(&self.all, packet, payload);
+        let kept = KeptPacket::new(&self.all, packet, payload);
         kept.map(|kept| self.add(before, kept)).is_some()
     }
 
-    fn add(&mut self, before: usize, kept: Kept) {
+    fn add(&mut self, before: usize, kept: KeptPacket) {
         self.bytes += kept.bytes();
         self.packets.insert(before, kept);
     }
@@ -111,7 +111,7 @@ impl RnrGraceQueue {
         (self.packets[before - 1].packet.headers.psn != psn).then_some(before)
     }
 
-    fn take(&mut self) -> VecDeque<Kept> {
+    fn take(&mut self) -> VecDeque<KeptPacket> {
         (self.bytes, self.behind_read) = (0, false);
         std::mem::take(&mut self.packets)
     }

@@ -49,10 +49,10 @@ pub struct Srq {
     /// Its membership, if it belongs to an XRC domain.
     pub(crate) xrc: Option<Membership>,
     read: Read,
-    queue: Mutex<Queue>,
+    queue: Mutex<SrqQueue>,
 }
 
-struct Queue {
+struct SrqQueue {
     view: Option<View>,
     ring: Ring,
     head: u32,
@@ -63,7 +63,7 @@ struct Queue {
     token: Option<Token>,
 }
 
-impl Queue {
+impl SrqQueue {
     fn waiting(&self) -> u32 {
         self.ring.used(self.head, self.tail)
     }
@@ -150,7 +150,7 @@ impl Engine {
             itself: itself.clone(),
             xrc,
             read: Read::default(),
-            queue: Mutex::new(Queue {
+            queue: Mutex::new(SrqQueue {
                 view: Some(view),
                 ring,
                 head: 0,
@@ -254,7 +254,7 @@ impl Srq {
     }
 
     /// When fewer requests wait than the limit says: raises one event and disarms the limit (V-51).
-    fn check_limit(&self, queue: &mut Queue) {
+    fn check_limit(&self, queue: &mut SrqQueue) {
         if queue.limit != 0 && queue.waiting() < queue.limit {
             queue.limit = 0;
             self.raise(queue, kind::SRQ_LIMIT_REACHED);
@@ -267,7 +267,7 @@ impl Srq {
     }
 
     /// Raises an event, unless the SRQ is destroyed. A destroyed SRQ must leave no event behind.
-    fn raise(&self, queue: &Queue, event: u32) {
+    fn raise(&self, queue: &SrqQueue, event: u32) {
         if queue.view.is_some() {
             self.engine.events.raise(event, self.cookie, Some(self.itself.clone()));
         }
@@ -290,7 +290,7 @@ impl Srq {
         Ok(())
     }
 
-    fn arm(&self, queue: &mut Queue, limit: u32) {
+    fn arm(&self, queue: &mut SrqQueue, limit: u32) {
         queue.limit = limit;
         self.check_limit(queue);
         queue.publish();

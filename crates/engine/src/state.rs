@@ -15,7 +15,7 @@ use protocol::modify::{Attributes, counting};
 use protocol::{Access, Requester, RequesterConfig, Responder, ResponderConfig, Service, State};
 use wire::{Psn, Qpn};
 
-use crate::board::Place;
+use crate::board::DevicePort;
 use crate::cell::Partition;
 use crate::error::{Result, refusal};
 use crate::lane::LANE_MTU;
@@ -361,7 +361,7 @@ impl Qp {
     /// same in the whole subnet.
     fn wire_mtu(&self, a: &ModifyQp) -> u8 {
         let board = &self.engine().board;
-        let place = Place { device: self.engine().device(), port: u32::from(a.port_num) };
+        let place = DevicePort { device: self.engine().device(), port: u32::from(a.port_num) };
         match board.gid_wire(place.device, place.port, u32::from(a.dest.sgid_index)) {
             carried @ 1..=5 if board.lid(place) != 0 => a.path_mtu.min(carried as u8),
             _ => a.path_mtu,

@@ -28,7 +28,7 @@ use crate::memory::View;
 use crate::pace::RateLimit;
 use crate::qp::{Inner, Parts, Qp};
 use crate::request;
-use crate::xrc::Target;
+use crate::xrc::XrcTarget;
 
 const _: () = assert!(TARGET_ANSWERS == KEPT);
 /// The bit position of the state's place in [`target_word::EXPECTED`].
@@ -40,7 +40,7 @@ impl Engine {
         let known =
             self.targets.find(qpn).filter(|qp| qp.target.as_ref().is_some_and(|target| target.is(domain, token)));
         known.unwrap_or_else(|| {
-            let parts = Parts::of_target(Target::new(domain, token), 0);
+            let parts = Parts::of_target(XrcTarget::new(domain, token), 0);
             let qp = self.assemble(parts, &CreateQpAnswer { qpn, ..CreateQpAnswer::default() }, None);
             self.targets.insert(qpn, Arc::clone(&qp));
             qp
@@ -60,7 +60,7 @@ impl Engine {
     ) -> Result<()> {
         let (fixed, out): (CreateQpAnswer, QpOut) = (part(answer, 0)?, part(answer, size_of::<CreateQpAnswer>())?);
         let view = self.view(&out.mapping, fds)?;
-        self.make_qp(Parts::of_target(Target::new(domain, token), cookie), &fixed, &out, view).map(drop)
+        self.make_qp(Parts::of_target(XrcTarget::new(domain, token), cookie), &fixed, &out, view).map(drop)
     }
 
     /// A target that another engine serves was opened.

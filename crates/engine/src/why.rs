@@ -22,10 +22,10 @@ pub type Names = Box<dyn Fn(u64) -> Option<u64> + Send + Sync>;
 
 /// What one QP remembers since its first failure, and how sentences name its requests.
 #[derive(Default)]
-pub(crate) struct Why(Mutex<Option<Box<Known>>>, OnceLock<Names>);
+pub(crate) struct Why(Mutex<Option<Box<KnownReason>>>, OnceLock<Names>);
 
 #[derive(Default)]
-struct Known {
+struct KnownReason {
     /// Why the QP went to the error state.
     cause: Option<String>,
     requests: VecDeque<Request>,
@@ -44,7 +44,7 @@ enum End {
     Refused(PostError),
 }
 
-impl Known {
+impl KnownReason {
     fn remember(&mut self, wr_id: u64, end: End) {
         if self.requests.len() == KEPT {
             self.requests.pop_front();
@@ -69,7 +69,7 @@ mod tests {
 
     #[test]
     fn only_the_last_requests_are_remembered() {
-        let mut known = Known::default();
+        let mut known = KnownReason::default();
         let refused = PostError { queue: WorkQueue::Send(1), cause: PostCause::NoAddress };
         let end = |wr_id| if wr_id % 2 == 0 { End::Refused(refused) } else { End::Failed(String::new()) };
         (0..1000).for_each(|wr_id| known.remember(wr_id, end(wr_id)));

@@ -2,7 +2,7 @@
 //!
 //! A bound window is one more extent of this process under its own key, and its users are checked
 //! like a region's users. This file decides when a window may be bound, and how this side or a peer
-//! invalidates it. IBA 10.6.7.2, 10.6.7.3, V-30 to V-33. Principal type: [`Window`].
+//! invalidates it. IBA 10.6.7.2, 10.6.7.3, V-30 to V-33. Principal type: [`MemoryWindow`].
 
 use std::sync::Arc;
 
@@ -40,7 +40,7 @@ pub(crate) struct Binder {
 }
 
 /// A memory window, as work requests see it.
-pub(crate) struct Window {
+pub(crate) struct MemoryWindow {
     pub(crate) pd: u32,
     pub(crate) kind: u8,
     /// Type 2A: bound to a QP number and to no PD.
@@ -58,7 +58,7 @@ pub(crate) struct Binding {
     pub(crate) to: Option<(Arc<Windows>, u32)>,
 }
 
-impl Window {
+impl MemoryWindow {
     /// Unbinds the window. Waits for copies under way.
     pub(crate) fn unbind(&self, state: &mut Binding, extents: &Table<Extent>) {
         if let Some((windows, _)) = state.to.take() {

@@ -68,7 +68,7 @@ pub(crate) struct Membership {
 }
 
 /// The additional state of a target QP.
-pub(crate) struct Target {
+pub(crate) struct XrcTarget {
     domain: u32,
     /// The domain's secret; 0 for a private domain, whose targets no other engine holds.
     pub(crate) token: u64,
@@ -174,7 +174,7 @@ impl Engine {
     /// # Errors
     /// ENOMEM beyond the device's limits.
     pub fn create_target(self: &Arc<Self>, xrcd: &Arc<Xrcd>, cookie: u64) -> Result<Arc<Hold>> {
-        let parts = Parts::of_target(Target::new(xrcd.domain, xrcd.token), cookie);
+        let parts = Parts::of_target(XrcTarget::new(xrcd.domain, xrcd.token), cookie);
         let body = CreateQp { pd_handle: xrcd.handle, qp_type: qp_type::XRC_TGT, ..CreateQp::default() };
         let qp = self.ask_for_qp(parts, body)?;
         let handle = qp.own_handle();
@@ -334,7 +334,7 @@ impl Parts {
         }
     }
 
-    pub(crate) fn of_target(target: Target, cookie: u64) -> Self {
+    pub(crate) fn of_target(target: XrcTarget, cookie: u64) -> Self {
         Self {
             service: Service::XrcTgt,
             pd: 0,
@@ -349,7 +349,7 @@ impl Parts {
     }
 }
 
-impl Target {
+impl XrcTarget {
     pub(crate) fn new(domain: u32, token: u64) -> Self {
         Self { domain, token, holders: Mutex::default() }
     }
@@ -381,7 +381,7 @@ impl Qp {
     pub(crate) fn enter_domain(
         &self,
         inner: &mut Inner,
-        target: &Target,
+        target: &XrcTarget,
         packet: &Packet,
         step: &Step,
     ) -> std::result::Result<Option<u32>, Nak> {

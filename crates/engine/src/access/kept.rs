@@ -19,17 +19,17 @@ const OFTEN: u32 = 8;
 /// What a QP keeps for one direction. It is used only under the lock of the QP.
 #[derive(Default)]
 pub(crate) struct KeptRegion {
-    kept: Option<Kept>,
+    kept: Option<KeptExtent>,
     /// The key that was looked up last, and how often in a row.
     last: (u32, u32),
 }
 
-struct Kept {
+struct KeptExtent {
     extent: Arc<Extent>,
     keeper: usize,
 }
 
-impl Drop for Kept {
+impl Drop for KeptExtent {
     fn drop(&mut self) {
         self.extent.keepers.remove(self.keeper);
     }
@@ -67,7 +67,7 @@ impl KeptRegion {
     #[cold]
     fn keep(&mut self, extent: &Arc<Extent>, keeper: &dyn Keeper) {
         let keeper = extent.keepers.add(keeper.weak());
-        self.kept = Some(Kept { extent: Arc::clone(extent), keeper });
+        self.kept = Some(KeptExtent { extent: Arc::clone(extent), keeper });
         self.last.1 = 0;
     }
 

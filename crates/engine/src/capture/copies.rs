@@ -11,9 +11,9 @@ use shm::{Sink, Source};
 use wire::Headers;
 use wire::grh::Network;
 
-use super::{Ends, Link};
+use super::{Ends, LinkHeaders};
 use crate::access::{self, HeldRegion};
-use crate::board::Place;
+use crate::board::DevicePort;
 use crate::cell::{Envelope, Origin, OutgoingRun, Packet, Path, RunHeaders};
 use crate::clock;
 use crate::engine::Engine;
@@ -70,7 +70,7 @@ impl Engine {
             Some(network) => of_network(&network),
             None => self.qps.find(packet.headers.dest_qp.value()).map_or_else(Ends::default, |qp| {
                 let ours = qp.ends(&qp.lock());
-                let back = |link: Link| Link { slid: link.dlid, dlid: link.slid, ..link };
+                let back = |link: LinkHeaders| LinkHeaders { slid: link.dlid, dlid: link.slid, ..link };
                 Ends { from: ours.to, to: ours.from, link: ours.link.map(back), ..ours }
             }),
         };
@@ -85,24 +85,24 @@ impl Engine {
 impl Engine {
     /// What the headers of an InfiniBand link say of a packet that leaves a port. `None` on
     /// Ethernet. Without a LID, the packet goes to the first LID of the port with the GID.
-    fn link_of(&self, from: Place, to: [u8; 16], link: Link, path_bits: u8) -> Option<Link> {
+    fn link_of(&self, from: DevicePort, to: [u8; 16], link: LinkHeaders, path_bits: u8) -> Option<LinkHeaders> {
         if !self.board.is_infiniband(from) {
             return None;
         }
         let of_gid = || self.board.find(&to).map_or(0, |place| self.board.lid(place));
         let slid = self.board.lid(from) | u16::from(path_bits & self.board.path_bits(from));
         let dlid = if link.dlid == 0 { of_gid() } else { link.dlid };
-        Some(Link { slid, dlid, vl: self.board.virtual_lane(from, link.sl), ..link })
+        Some(LinkHeaders { slid, dlid, vl: self.board.virtual_lane(from, link.sl), ..link })
     }
 
     /// The addresses of a datagram that has come over a lane: those of its record.
     fn ends_of_received(&self, packet: &Packet, ends: Ends) -> Ends {
         let port = packet.path.port;
-        let at = Place { device: self.device(), port: port.into() };
+        let at = DevicePort { device: self.device(), port: port.into() };
         let Path { slid, dlid, sl, .. } = packet.path;
         let dlid = if dlid == 0 { self.board.lid(at) } else { dlid };
         let vl = self.board.virtual_lane(at, sl);
-        let link = Link { slid, dlid, sl, vl, is_global: packet.grh.is_some(), ..Link::default() };
+        let link = LinkHeaders { slid, dlid, sl, vl, is_global: packet.grh.is_some(), ..LinkHeaders::default() };
         Ends { port, link: self.board.is_infiniband(at).then_some(link), ..ends }
     }
 }
@@ -114,13 +114,13 @@ impl Qp {
         let a = &inner.attributes;
         let from = self.gid_of(inner.attributes.port_num, a.dest.sgid_index);
         let (traffic_class, hop_limit) = (a.dest.traffic_class, a.dest.hop_limit);
-        let link = Link {
+        let link = LinkHeaders {
             dlid: a.dest.dlid,
             sl: a.dest.sl,
             mtu: a.path_mtu,
             flow_label: a.dest.flow_label,
             is_global: a.dest.is_global != 0,
-            ..Link::default()
+            ..LinkHeaders::default()
         };
         let link = self.engine().link_of(self.sends_from(inner), a.dest.dgid, link, a.dest.src_path_bits);
         Ends { qpn: self.qpn(), from, to: a.dest.dgid, traffic_class, hop_limit, port: a.port_num, link }
@@ -131,20 +131,20 @@ impl Qp {
     pub(crate) fn ends_of_datagram(&self, inner: &Inner, entry: &DatagramEntry) -> Ends {
         let from = self.gid_of(inner.attributes.port_num, entry.sgid_index);
         let (traffic_class, hop_limit) = (entry.traffic_class, entry.hop_limit);
-        let link = Link {
+        let link = LinkHeaders {
             dlid: entry.lid,
             sl: entry.sl,
             flow_label: entry.flow_label,
             is_global: entry.dlid == 0,
-            ..Link::default()
+            ..LinkHeaders::default()
         };
         let link = self.engine().link_of(self.sends_from(inner), entry.dgid, link, entry.src_path_bits);
         let port = inner.attributes.port_num;
         Ends { qpn: self.qpn(), from, to: entry.dgid, traffic_class, hop_limit, port, link }
     }
 
-    fn sends_from(&self, inner: &Inner) -> Place {
-        Place { device: self.engine().device(), port: inner.attributes.port_num.into() }
+    fn sends_from(&self, inner: &Inner) -> DevicePort {
+        DevicePort { device: self.engine().device(), port: inner.attributes.port_num.into() }
     }
 
     fn gid_of(&self, port: u8, index: u8) -> [u8; 16] {
@@ -212,7 +212,7 @@ fn of_lane(lane: &Lane, path: u32, ends: &Ends) -> CaptureRecord {
 
 /// The record of a packet without an ICRC.
 fn of_ends(ends: &Ends) -> CaptureRecord {
-    let Link { slid, dlid, sl, vl, mtu, flow_label, is_global } = ends.link.unwrap_or_default();
+    let LinkHeaders { slid, dlid, sl, vl, mtu, flow_label, is_global } = ends.link.unwrap_or_default();
     let link = if ends.link.is_some() { record_flag::LINK } else { 0 };
     let global = if is_global { record_flag::GLOBAL } else { 0 };
     CaptureRecord {

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use protocol::Time;
 
 use crate::access::Refusal;
-use crate::board::Place;
+use crate::board::DevicePort;
 use crate::mcast::Missing;
 use crate::memory::DatagramEntry;
 use crate::qp::{Inner, Lane, Qp};
@@ -26,7 +26,7 @@ impl Qp {
         inner: &mut Inner,
         lanes: Vec<Arc<Lane>>,
         run: &protocol::Run,
-        (entry, place): (&DatagramEntry, Place),
+        (entry, place): (&DatagramEntry, DevicePort),
         now: Time,
     ) -> Result<bool, Refusal> {
         let missing = inner.ud.missing.take().filter(|missing| missing.slot == run.slot);

@@ -31,7 +31,7 @@ pub(super) struct Backing {
 
 /// One mapping of `/proc/self/maps`.
 #[derive(Debug, PartialEq, Eq)]
-struct Mapping<'a> {
+struct FileMapping<'a> {
     start: u64,
     end: u64,
     rights: &'a str,
@@ -42,7 +42,7 @@ struct Mapping<'a> {
     path: &'a str,
 }
 
-fn parse(line: &str) -> Option<Mapping<'_>> {
+fn parse(line: &str) -> Option<FileMapping<'_>> {
     let mut rest = line;
     let mut field = || {
         let (field, behind) = rest.split_once(' ').unwrap_or((rest, ""));
@@ -53,7 +53,7 @@ fn parse(line: &str) -> Option<Mapping<'_>> {
     let hex = |text| u64::from_str_radix(text, 16).ok();
     let (start, end) = range.split_once('-')?;
     let (major, minor) = device.split_once(':')?;
-    Some(Mapping {
+    Some(FileMapping {
         start: hex(start)?,
         end: hex(end)?,
         rights,
@@ -96,7 +96,7 @@ pub(super) fn find(addr: u64, len: u64, writable: bool) -> Option<Backing> {
 }
 
 /// A new open file description of a mapping's file, independent of the program's own.
-fn open(mapping: &Mapping<'_>, writable: bool) -> Option<OwnedFd> {
+fn open(mapping: &FileMapping<'_>, writable: bool) -> Option<OwnedFd> {
     let open = |path: &Path| {
         if mapping.path.starts_with(SHARED_FROM_BIRTH) {
             mark(&reopen(path, true, mapping)?)?;
@@ -109,7 +109,7 @@ fn open(mapping: &Mapping<'_>, writable: bool) -> Option<OwnedFd> {
     (is_tmpfs(&file) && file.metadata().is_ok_and(|data| data.is_file())).then(|| file.into())
 }
 
-fn reopen(path: &Path, writable: bool, mapping: &Mapping<'_>) -> Option<File> {
+fn reopen(path: &Path, writable: bool, mapping: &FileMapping<'_>) -> Option<File> {
     let mut how = OpenOptions::new();
     how.read(true).write(writable).custom_flags(libc::O_CLOEXEC | libc::O_NONBLOCK);
     how.open(path).ok().filter(|file| is_of(file, mapping))
@@ -126,7 +126,7 @@ pub(super) fn is_tmpfs(file: impl AsFd) -> bool {
     rustix::fs::fstatfs(file).is_ok_and(|system| system.f_type == TMPFS_MAGIC)
 }
 
-fn by_path<'a>(mapping: &Mapping<'a>) -> Option<&'a Path> {
+fn by_path<'a>(mapping: &FileMapping<'a>) -> Option<&'a Path> {
     let path = Path::new(mapping.path);
     let same = |data: std::fs::Metadata| data.is_file() && is_same(&data, mapping);
     // Checked before the open, because opening a wrong file can have side effects.
@@ -134,7 +134,7 @@ fn by_path<'a>(mapping: &Mapping<'a>) -> Option<&'a Path> {
 }
 
 /// Reopens one of the program's open descriptors.
-fn by_descriptor(mapping: &Mapping<'_>, open: &dyn Fn(&Path) -> Option<File>) -> Option<File> {
+fn by_descriptor(mapping: &FileMapping<'_>, open: &dyn Fn(&Path) -> Option<File>) -> Option<File> {
     let entries = std::fs::read_dir("/proc/self/fd").ok()?;
     entries.filter_map(Result::ok).map(|entry| entry.path()).find_map(|path| {
         // Compares the name first, because stat of a file on another file system may take long.
@@ -144,11 +144,11 @@ fn by_descriptor(mapping: &Mapping<'_>, open: &dyn Fn(&Path) -> Option<File>) ->
     })
 }
 
-fn is_of(file: &File, mapping: &Mapping<'_>) -> bool {
+fn is_of(file: &File, mapping: &FileMapping<'_>) -> bool {
     file.metadata().is_ok_and(|data| is_same(&data, mapping))
 }
 
-fn is_same(data: &std::fs::Metadata, mapping: &Mapping<'_>) -> bool {
+fn is_same(data: &std::fs::Metadata, mapping: &FileMapping<'_>) -> bool {
     let device = (rustix::fs::major(data.dev()), rustix::fs::minor(data.dev()));
     (device, data.ino()) == (mapping.device, mapping.inode)
 }
@@ -160,7 +160,7 @@ mod tests {
     #[test]
     fn a_line_of_the_list_is_parsed() {
         let line = "7f1c-7f2d rw-s 00001000 00:1c 42                         /dev/shm/a b (deleted)";
-        let expected = Mapping {
+        let expected = FileMapping {
             start: 0x7f1c,
             end: 0x7f2d,
             rights: "rw-s",

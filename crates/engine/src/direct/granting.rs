@@ -16,7 +16,7 @@ use shm::share::Share;
 use super::{ASKS, Ask, MAPPED, REMOTE_GRANTS, RIGHTS, RemoteGrant, backing};
 use crate::engine::Engine;
 use crate::extent::{Extent, MemoryKind};
-use crate::grant_table::{GrantTable, LEN, LINE, Line, Terms, field};
+use crate::grant_table::{GrantLine, GrantTable, LEN, LINE, Terms, field};
 use crate::qp::{Inner, Qp, Route};
 use crate::request;
 use crate::special::Special;
@@ -161,7 +161,7 @@ impl Engine {
             qpn,
         };
         let line = grant_table.give(&terms, to, |engine| self.keys.has_ended(engine))?;
-        inner.direct.given.retain(Line::is_open);
+        inner.direct.given.retain(GrantLine::is_open);
         let grant = DirectGrant { engine: to, qpn: asker, line: line.line, number: line.number };
         inner.direct.given.push(line);
         Some((grant, backing.file))

@@ -14,7 +14,7 @@ use crate::engine::Engine;
 use crate::net::datagrams::Datagrams;
 use crate::qp::{Inner, Qp, Route};
 use crate::reason::{Note, note};
-use crate::receive::{Arrival, Origin};
+use crate::receive::{Arrival, Ingress};
 
 impl Engine {
     /// The drops of this engine so far, by cause and QP, each with its last packet.
@@ -156,7 +156,7 @@ impl Qp {
 
     /// Refuses a packet that this QP does not accept, and counts it with the cause.
     #[cold]
-    pub(crate) fn refuse(&self, inner: &Inner, packet: &Packet, origin: Origin<'_>) -> Arrival {
+    pub(crate) fn refuse(&self, inner: &Inner, packet: &Packet, origin: Ingress<'_>) -> Arrival {
         let is_of_another_partition = inner.state.serves() && !self.is_in_partition(inner, packet);
         if is_of_another_partition {
             self.engine().events.violation(context_page::PKEY_VIOLATIONS, inner.attributes.port_num.into());
@@ -166,7 +166,7 @@ impl Qp {
             return Arrival::NotTaken;
         }
         let mut dropped = DropRecord { qpn: self.qpn(), ..told(packet) };
-        if let Origin::Host { from, .. } = origin {
+        if let Ingress::Host { from, .. } = origin {
             dropped.address = *from;
         }
         let cause = if !self.is_of_service(packet.headers.opcode) {
@@ -182,13 +182,13 @@ impl Qp {
         } else if !self.engine().board.is_up(self.engine().device(), inner.attributes.port_num.into()) {
             Cause::PortDown
         } else if self.service == Service::Ud
-            || (matches!(origin, Origin::Lane)
+            || (matches!(origin, Ingress::Lane)
                 && !inner.link.on_wire()
                 && packet.src_qp.value() == inner.attributes.dest_qp_num)
         {
             dropped.expected = inner.attributes.port_num.into();
             Cause::Port
-        } else if matches!(origin, Origin::Lane) && !inner.link.on_wire() {
+        } else if matches!(origin, Ingress::Lane) && !inner.link.on_wire() {
             (dropped.got, dropped.expected) = (packet.src_qp.value(), inner.attributes.dest_qp_num);
             Cause::SourceQp
         } else {

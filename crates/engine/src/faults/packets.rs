@@ -265,7 +265,7 @@ fn ghost(headers: &Headers) -> Headers {
 impl Engine {
     /// Applies the rules to an incoming packet; returns true if the packet goes no further now.
     #[cold]
-    pub(crate) fn meets_fault(&self, packet: &Packet, payload: Source<'_>, origin: receive::Origin<'_>) -> bool {
+    pub(crate) fn meets_fault(&self, packet: &Packet, payload: Source<'_>, origin: receive::Ingress<'_>) -> bool {
         let Some(qp) = self.qps.find(packet.headers.dest_qp.value()) else { return false };
         let (gid, port, peer) = {
             let inner = qp.lock();
@@ -273,8 +273,8 @@ impl Engine {
                 return false;
             }
             let gid = match origin {
-                receive::Origin::Host { from, .. } => *from,
-                receive::Origin::Lane => inner.attributes.dest.dgid,
+                receive::Ingress::Host { from, .. } => *from,
+                receive::Ingress::Lane => inner.attributes.dest.dgid,
             };
             (gid, u32::from(inner.attributes.port_num), inner.attributes.dest_qp_num)
         };
@@ -299,8 +299,8 @@ impl Engine {
         // A packet that cannot be kept is not delayed.
         let Ok(bytes) = access::copied(payload) else { return false };
         let addresses = match origin {
-            receive::Origin::Host { from, to } => Some((*from, *to)),
-            receive::Origin::Lane => None,
+            receive::Ingress::Host { from, to } => Some((*from, *to)),
+            receive::Ingress::Lane => None,
         };
         let at = verdict.until.unwrap_or(0).max(if late { self.now().0 + LATE } else { 0 });
         for _ in 0..if verdict.fate == Fate::Twice { 2 } else { 1 } {

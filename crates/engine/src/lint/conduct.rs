@@ -4,7 +4,7 @@
 use protocol::State;
 
 use super::finding::{Check, Finding};
-use super::shadow::Queue;
+use super::shadow::ShadowQp;
 use crate::qp::{Inner, Qp};
 
 /// A program that posts this many sends after a failure ignores the status of completions. A
@@ -26,7 +26,7 @@ fn wrong_state(qp: &Qp, inner: &Inner, call: &str) -> Finding {
 
 /// A request to a QP in error fails at once. A program that has polled the failed completion knows
 /// this.
-pub(super) fn posted_after_failure(queue: &mut Queue, qp: &Qp, inner: &Inner) -> Option<Finding> {
+pub(super) fn posted_after_failure(queue: &mut ShadowQp, qp: &Qp, inner: &Inner) -> Option<Finding> {
     if !queue.failed || inner.state != State::Err {
         return None;
     }

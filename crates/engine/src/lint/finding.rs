@@ -155,11 +155,11 @@ pub(crate) struct Finding {
     /// The sentence.
     pub(crate) what: String,
     /// The place of the mistake.
-    pub(crate) place: Place,
+    pub(crate) place: FindingPlace,
 }
 
 /// Where a mistake was made.
-pub(crate) enum Place {
+pub(crate) enum FindingPlace {
     /// In the current call.
     Here,
     /// In an earlier call.
@@ -170,14 +170,14 @@ pub(crate) enum Place {
 
 impl Finding {
     pub(crate) fn here(check: Check, object: impl Into<u64>, what: String) -> Self {
-        Self { check, object: object.into(), what, place: Place::Here }
+        Self { check, object: object.into(), what, place: FindingPlace::Here }
     }
 
     pub(crate) fn at(site: Site, check: Check, object: impl Into<u64>, what: String) -> Self {
-        Self { check, object: object.into(), what, place: Place::At(site) }
+        Self { check, object: object.into(), what, place: FindingPlace::At(site) }
     }
 
     pub(crate) fn nowhere(check: Check, object: impl Into<u64>, what: String) -> Self {
-        Self { check, object: object.into(), what, place: Place::Nowhere }
+        Self { check, object: object.into(), what, place: FindingPlace::Nowhere }
     }
 }

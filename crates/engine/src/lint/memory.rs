@@ -10,7 +10,7 @@ use abi::post::Sge;
 
 use super::Lint;
 use super::finding::{Check, Finding};
-use super::shadow::{Receives, Shadow};
+use super::shadow::{Shadow, ShadowReceives};
 use super::site::Site;
 use crate::core::Core;
 use crate::extent::{Extent, MemoryKind};
@@ -59,7 +59,7 @@ impl Lint {
                 let more = if more > 0 { format!(", and {more} more requests") } else { String::new() };
                 format!("{call} of lkey {key:#x}, which is in use by a {whose}, wr_id {wr_id:#x}{more}")
             };
-            let later = |receives: &mut Receives, whose: String| {
+            let later = |receives: &mut ShadowReceives, whose: String| {
                 let mut users = receives.waiting.iter().filter(|awaiting| awaiting.keys.contains(&key));
                 if let Some(first) = users.next() {
                     let what = in_use(whose, first.wr_id, users.count());

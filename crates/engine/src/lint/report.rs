@@ -14,7 +14,7 @@ use std::path::PathBuf;
 
 use parking_lot::Mutex;
 
-use super::finding::{Check, Finding, Place};
+use super::finding::{Check, Finding, FindingPlace};
 use super::site::Site;
 
 /// The first word of a line that names a watched process.
@@ -33,19 +33,19 @@ pub(super) struct Report {
     engine: u32,
     /// The findings file; `None`: the findings go to the log only.
     path: Option<PathBuf>,
-    inner: Mutex<Inner>,
+    inner: Mutex<ReportState>,
 }
 
-struct Inner {
+struct ReportState {
     file: Option<File>,
-    entries: HashMap<(Check, u64), Entry>,
+    entries: HashMap<(Check, u64), ReportEntry>,
     /// The first reason why a mistake may be missing, until it is in the file.
     gap: Option<String>,
     /// Whether the file has a reason. One line per engine is enough.
     has_told_gap: bool,
 }
 
-struct Entry {
+struct ReportEntry {
     number: usize,
     count: u64,
     what: String,
@@ -74,7 +74,7 @@ pub struct Told {
 impl Report {
     pub(super) fn new(value: &OsStr, engine: u32) -> Self {
         let path = value.as_encoded_bytes().contains(&b'/').then(|| PathBuf::from(value));
-        let mut inner = Inner { file: None, entries: HashMap::new(), gap: None, has_told_gap: false };
+        let mut inner = ReportState { file: None, entries: HashMap::new(), gap: None, has_told_gap: false };
         if let Some(path) = &path {
             match OpenOptions::new().append(true).create(true).open(path) {
                 Ok(file) => inner.file = Some(file),
@@ -107,12 +107,12 @@ impl Report {
             return;
         }
         let place = match place {
-            Place::Here => Site::capture().told(),
-            Place::At(site) => site.told(),
-            Place::Nowhere => None,
+            FindingPlace::Here => Site::capture().told(),
+            FindingPlace::At(site) => site.told(),
+            FindingPlace::Nowhere => None,
         };
         let place = place.unwrap_or_default();
-        let entry = Entry { number: inner.entries.len(), count: 1, what, place };
+        let entry = ReportEntry { number: inner.entries.len(), count: 1, what, place };
         let at = if entry.place.is_empty() { String::new() } else { format!(" ({})", entry.place) };
         tracing::warn!(target: "softhca::strict", "{}: {}{at}; {}", check.name(), entry.what, check.mend());
         inner.line(&line(self.engine, check, &entry, false));
@@ -137,7 +137,7 @@ impl Report {
     }
 }
 
-impl Inner {
+impl ReportState {
     /// A mistake may be missing for the reason `why`. Only the first reason is kept.
     fn miss(&mut self, why: &str) {
         if self.has_told_gap || self.gap.is_some() {
@@ -181,7 +181,7 @@ fn is_round(count: u64) -> bool {
     count.checked_ilog10().is_some_and(|digits| 10u64.pow(digits) == count)
 }
 
-fn line(engine: u32, check: Check, entry: &Entry, exact: bool) -> String {
+fn line(engine: u32, check: Check, entry: &ReportEntry, exact: bool) -> String {
     let key = format!("{}.{engine}.{}", std::process::id(), entry.number);
     let sign = if exact { '=' } else { '+' };
     let clean = |text: &str| text.replace(['\t', '\n'], " ");

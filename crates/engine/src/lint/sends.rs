@@ -5,7 +5,7 @@ use abi::post::{opcode, send_flags};
 use protocol::{Service, State, Status};
 
 use super::finding::{Check, Finding};
-use super::shadow::{Posted, Queue, Span, Work, spans};
+use super::shadow::{Posted, ShadowQp, Span, Work, spans};
 use super::site::Site;
 use super::{Lint, buffers, changed, completions, conduct, memory};
 use crate::qp::{Inner, Qp};
@@ -124,7 +124,7 @@ fn has_remote(number: u32) -> bool {
 
 /// A queue that is full of requests without completions stays full, because no completion reports
 /// its progress.
-fn unsignaled(queue: &mut Queue, qp: &Qp, signaled: bool) -> Option<Finding> {
+fn unsignaled(queue: &mut ShadowQp, qp: &Qp, signaled: bool) -> Option<Finding> {
     queue.unsignaled = if signaled { 0 } else { queue.unsignaled + 1 };
     let depth = qp.caps.max_send_wr;
     (queue.unsignaled == depth && qp.service != Service::XrcTgt).then(|| {

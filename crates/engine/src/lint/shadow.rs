@@ -94,14 +94,14 @@ pub(super) struct Awaiting {
 
 /// Receive requests, in the order in which they are taken.
 #[derive(Default)]
-pub(super) struct Receives {
+pub(super) struct ShadowReceives {
     pub(super) waiting: VecDeque<Awaiting>,
     /// Deregistered regions of the requests, each with the finding to report if the queue is used
     /// afterwards.
     pub(super) orphaned: Vec<(u32, Finding)>,
 }
 
-impl Receives {
+impl ShadowReceives {
     /// Takes the oldest request, because a message came or the request is flushed; returns the
     /// finding to report.
     pub(super) fn take(&mut self, flushed: bool) -> Option<Finding> {
@@ -126,9 +126,9 @@ pub(super) struct Landed {
 
 /// The state of one QP.
 #[derive(Default)]
-pub(super) struct Queue {
+pub(super) struct ShadowQp {
     pub(super) sends: VecDeque<Posted>,
-    pub(super) receives: Receives,
+    pub(super) receives: ShadowReceives,
     /// Consecutive requests, up to the last one, without a completion.
     pub(super) unsignaled: u32,
     /// Receives whose completions are not in the CQ yet, each with its message.
@@ -150,8 +150,8 @@ pub(super) struct CqShadow {
 
 #[derive(Default)]
 pub(super) struct Shadow {
-    pub(super) queues: HashMap<u32, Queue>,
-    pub(super) shared: HashMap<u32, Receives>,
+    pub(super) queues: HashMap<u32, ShadowQp>,
+    pub(super) shared: HashMap<u32, ShadowReceives>,
     pub(super) cqs: HashMap<u32, CqShadow>,
     pub(super) landed: VecDeque<Landed>,
     pub(super) messages: u64,
@@ -160,7 +160,7 @@ pub(super) struct Shadow {
 }
 
 impl Shadow {
-    pub(super) fn queue(&mut self, qpn: u32) -> &mut Queue {
+    pub(super) fn queue(&mut self, qpn: u32) -> &mut ShadowQp {
         self.queues.entry(qpn).or_default()
     }
 

@@ -30,7 +30,7 @@ const FIRST_OF_MAKERS: u8 = 0xc0;
 
 /// The destination of a packet, as far as its datagram states it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Target {
+pub(crate) struct Destination {
     pub(crate) to: SocketAddr,
     pub(crate) traffic_class: u8,
     pub(crate) sl: u8,
@@ -50,7 +50,7 @@ pub(crate) struct Batch {
     count: usize,
     /// The last packet is shorter than the others, so no packet may follow.
     closed: bool,
-    target: Option<Target>,
+    target: Option<Destination>,
     /// The start of the last packet's ICRC calculation. The next packet probably has the same
     /// length.
     measured: Option<(Envelope, Measured)>,
@@ -132,7 +132,7 @@ impl Batch {
     pub(crate) fn put_run<E>(
         &mut self,
         outlet: &dyn Outlet,
-        (target, envelope): (&Target, &Envelope),
+        (target, envelope): (&Destination, &Envelope),
         run: &OutgoingRun<'_>,
         lost: impl Fn(&io::Error),
         mut fill: impl FnMut(u32, &mut Sink<'_>, Option<&mut Folding>) -> Result<bool, E>,
@@ -173,7 +173,7 @@ impl Batch {
     #[inline]
     fn put<E>(
         &mut self,
-        target: &Target,
+        target: &Destination,
         measured: &Measured,
         (head, size): (&[u8], usize),
         folds: bool,
@@ -214,7 +214,7 @@ impl Batch {
     pub(crate) fn put_bytes(
         &mut self,
         outlet: &dyn Outlet,
-        (target, envelope): (&Target, &Envelope),
+        (target, envelope): (&Destination, &Envelope),
         bytes: &[u8],
     ) -> io::Result<()> {
         let size = bytes.len() + ICRC;
@@ -231,7 +231,7 @@ impl Batch {
         if self.count > 0 && size < self.segment { 1 } else { most as u32 }
     }
 
-    fn goes_with(&self, target: &Target, size: usize) -> bool {
+    fn goes_with(&self, target: &Destination, size: usize) -> bool {
         self.count == 0
             || (!self.closed
                 && size <= self.segment
@@ -241,7 +241,7 @@ impl Batch {
     }
 
     /// Adds the `size` bytes after the last packet as a packet without its ICRC.
-    fn add(&mut self, target: &Target, envelope: &Envelope, size: usize) {
+    fn add(&mut self, target: &Destination, envelope: &Envelope, size: usize) {
         self.seal();
         let measured = self.measure(envelope, size - ICRC);
         self.unsealed = Some(Unsealed { at: self.len, measured, id: self.next_id() });
@@ -263,7 +263,7 @@ impl Batch {
     }
 
     /// Counts the `size` bytes after the last packet as the new last packet.
-    fn count_in(&mut self, target: &Target, size: usize) {
+    fn count_in(&mut self, target: &Destination, size: usize) {
         if self.count == 0 {
             self.segment = size;
             self.target = Some(*target);
@@ -324,7 +324,7 @@ impl Batch {
 
     /// Copies the batch to the capture hook before it is sent.
     #[cold]
-    fn show(&mut self, outlet: &dyn Outlet, target: &Target) {
+    fn show(&mut self, outlet: &dyn Outlet, target: &Destination) {
         let first = self.connected_sender.next();
         for (index, packet) in self.buffer[..self.len].chunks(self.segment).enumerate() {
             let about = CaptureRecord {
@@ -382,8 +382,8 @@ mod tests {
         std::net::Ipv4Addr::new(10, 0, 0, last).to_ipv6_mapped().octets()
     }
 
-    fn target(port: u16) -> Target {
-        Target {
+    fn target(port: u16) -> Destination {
+        Destination {
             to: SocketAddr::from(([10, 0, 0, 2], port)),
             traffic_class: 0,
             sl: 0,

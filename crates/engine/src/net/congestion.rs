@@ -13,7 +13,7 @@ use protocol::Service;
 use wire::cnp::{self, Cnp};
 use wire::{Opcode, Operation, Qpn};
 
-use crate::net::batch::Target;
+use crate::net::batch::Destination;
 use crate::qp::{Flow, Inner, Qp, Route};
 
 impl Qp {
@@ -39,7 +39,7 @@ impl Qp {
         let cnp = Cnp { pkey: inner.responder.pkey(), dest_qp: Qpn::new(inner.attributes.dest_qp_num) };
         let mut bytes = [0; cnp::LEN];
         cnp.emit(&mut bytes);
-        let target = Target { traffic_class: cnp::TRAFFIC_CLASS, ..flow.target };
+        let target = Destination { traffic_class: cnp::TRAFFIC_CLASS, ..flow.target };
         let mut batch = flow.port.batch.lock();
         let put = batch.put_bytes(&*flow.port.outlet, (&target, &flow.envelope), &bytes);
         if let Err(error) = put.and(batch.flush(&*flow.port.outlet)) {

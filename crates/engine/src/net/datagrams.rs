@@ -2,7 +2,7 @@
 //! their traffic class, and the last senders, with the bytes that the ICRCs of each cover beside
 //! the packets and its next identification. Packets themselves are parsed in
 //! [`crate::net::deliver`]. What a QP does with marks is in `congestion.rs`. Principal types:
-//! [`Datagrams`] and [`Origins`].
+//! [`Datagrams`] and [`Senders`].
 
 use std::net::IpAddr;
 
@@ -107,12 +107,12 @@ const PLACES: usize = 16;
 
 /// The last senders.
 #[derive(Default)]
-pub(crate) struct Origins {
-    places: [Option<Origin>; PLACES],
+pub(crate) struct Senders {
+    places: [Option<SenderSocket>; PLACES],
 }
 
 /// A socket of another host.
-struct Origin {
+struct SenderSocket {
     from: [u8; 16],
     to: [u8; 16],
     port: u16,
@@ -121,7 +121,7 @@ struct Origin {
     next: u16,
 }
 
-impl Origins {
+impl Senders {
     /// The bytes that the ICRCs of these datagrams cover beside the packets, and the likely
     /// identification of the first datagram.
     pub(crate) fn expect(&mut self, datagrams: &Datagrams) -> (Envelope, u16) {
@@ -131,13 +131,13 @@ impl Origins {
             Some(known) if known.port == port && known.from == from && known.to == to => (known.envelope, known.next),
             _ => {
                 let envelope = Envelope::new(&from, &to, port);
-                *place = Some(Origin { from, to, port, envelope, next: 0 });
+                *place = Some(SenderSocket { from, to, port, envelope, next: 0 });
                 (envelope, 0)
             }
         }
     }
 
-    /// The first of the datagrams in the last [`Origins::expect`] for this port had the
+    /// The first of the datagrams in the last [`Senders::expect`] for this port had the
     /// identification `id`. Sockets that do not always send 0 count their calls.
     pub(crate) fn began(&mut self, port: u16, id: u16) {
         if let Some(known) = &mut self.places[usize::from(port) % PLACES] {
@@ -167,7 +167,7 @@ mod tests {
 
     #[test]
     fn senders_are_told_apart_and_those_that_count_are_followed() {
-        let mut origins = Origins::default();
+        let mut origins = Senders::default();
         let (first, id) = origins.expect(&datagrams(1, 0xc000));
         assert_eq!((first, id), (Envelope::new(&[1; 16], &[9; 16], 0xc000), 0));
         origins.began(0xc000, 77);

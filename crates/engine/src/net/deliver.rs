@@ -23,7 +23,7 @@ use crate::net::datagrams::{Datagrams, SHORTEST};
 use crate::net::inbox::Reception;
 use crate::network::address;
 use crate::qp::{Inner, Qp};
-use crate::receive::{Arrival as Outcome, Origin};
+use crate::receive::{Arrival as Outcome, Ingress};
 
 /// The length of a UDP header.
 const UDP: usize = 8;
@@ -225,7 +225,7 @@ impl Engine {
                     }
                 }
                 Found::Packet(packet, payload) if packet.headers.dest_qp == Qpn::MULTICAST => {
-                    let origin = Origin::Host { from: &datagrams.from, to: &datagrams.to };
+                    let origin = Ingress::Host { from: &datagrams.from, to: &datagrams.to };
                     for qpn in self.groups.members(&datagrams.to) {
                         if let Some(qp) = self.qps.find(qpn) {
                             qp.arrive(&packet, Source::from(payload), origin, false);
@@ -294,7 +294,7 @@ impl Engine {
         polled: bool,
     ) -> Option<Found<'a>> {
         let datagrams = packets.datagrams;
-        let origin = Origin::Host { from: &datagrams.from, to: &datagrams.to };
+        let origin = Ingress::Host { from: &datagrams.from, to: &datagrams.to };
         let dest = packet.headers.dest_qp.value();
         self.find_recent(recent, dest);
         let Some(qp) = recent else {
@@ -335,7 +335,7 @@ impl Engine {
 
     #[cold]
     fn is_stopped_by_fault(&self, packet: &Packet, payload: &[u8], datagrams: &Datagrams) -> bool {
-        let origin = Origin::Host { from: &datagrams.from, to: &datagrams.to };
+        let origin = Ingress::Host { from: &datagrams.from, to: &datagrams.to };
         self.meets_fault(packet, Source::from(payload), origin)
     }
 

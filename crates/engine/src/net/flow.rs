@@ -15,7 +15,7 @@ use wire::icrc::Envelope;
 use wire::lids;
 
 use crate::memory::DatagramEntry;
-use crate::net::batch::Target;
+use crate::net::batch::Destination;
 use crate::net::datagrams::capable;
 use crate::net::peer::Peer;
 use crate::net::port::{PORTS_PER_ADDRESS, Port};
@@ -104,7 +104,7 @@ impl fmt::Display for NoFlow {
 /// What packets need to reach one host.
 pub(crate) struct Flow<Q> {
     pub(crate) source: [u8; 16],
-    pub(crate) target: Target,
+    pub(crate) target: Destination,
     pub(crate) envelope: Envelope,
     pub(crate) port: Arc<Port>,
     pub(crate) peer: Arc<Peer<Q>>,

@@ -21,7 +21,7 @@ use crate::core::Core;
 use crate::error::{Result, by_system, refusal};
 use crate::lock::Mutex;
 use crate::net::connected_receiver::ConnectedReceiver;
-use crate::net::datagrams::{Datagrams, Origins};
+use crate::net::datagrams::{Datagrams, Senders};
 use crate::net::lease::ReceiveLease;
 use crate::net::to_agent::ToAgent;
 use crate::net::uniform_traffic::UniformTraffic;
@@ -72,7 +72,7 @@ pub(crate) struct Reception<Q> {
     /// An address that does not belong to this agent, and the epoch of the tables for which that is
     /// valid.
     pub(crate) foreign: Option<([u8; 16], u32)>,
-    pub(crate) origins: Origins,
+    pub(crate) origins: Senders,
     /// Reads of the sockets so far.
     looks: u32,
     connected: ConnectedReceiver,
@@ -115,7 +115,7 @@ impl<Q> Inbox<Q> {
                 touched: Vec::with_capacity(64),
                 recent: None,
                 foreign: None,
-                origins: Origins::default(),
+                origins: Senders::default(),
                 looks: 0,
                 connected: ConnectedReceiver::default(),
                 uniform: UniformTraffic::default(),

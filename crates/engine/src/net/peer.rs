@@ -16,7 +16,7 @@ use parking_lot::Mutex;
 use protocol::Time;
 
 use crate::net::scheduler::SendScheduler;
-use crate::net::window::Window;
+use crate::net::window::CongestionWindow;
 
 /// Nanoseconds between two CNPs to one host, as adapters do.
 const PAUSE: u64 = 50_000;
@@ -36,7 +36,7 @@ const AGAIN: u64 = 60_000_000_000;
 /// A host, as one engine sees it.
 pub(crate) struct Peer<Q> {
     /// What all connections together may have under way.
-    pub(crate) window: Window,
+    pub(crate) window: CongestionWindow,
     /// How the connections share the window.
     pub(crate) scheduler: SendScheduler<Q>,
     /// When this engine last sent it a CNP.
@@ -86,7 +86,7 @@ impl<Q> Default for Peer<Q> {
             waiting: Vec::new(),
         };
         Self {
-            window: Window::default(),
+            window: CongestionWindow::default(),
             scheduler: SendScheduler::default(),
             last_cnp: LastCnp::default(),
             meter: Mutex::new(meter),

@@ -5,7 +5,7 @@
 //! packet with CE, or a CNP) cuts the window at most once in a round, by half of `alpha`, the
 //! recent fraction of marked rounds. A round without marks brings the window half the way back to
 //! its old value; after [`RETURN`] rounds, each further round adds a step. A loss halves the
-//! window, and only steps widen it again. Principal type: [`Window`].
+//! window, and only steps widen it again. Principal type: [`CongestionWindow`].
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -28,7 +28,7 @@ const MEMORY: u32 = 16;
 const RETURN: u8 = 5;
 
 /// The congestion window of one host.
-pub(crate) struct Window {
+pub(crate) struct CongestionWindow {
     bytes: AtomicU32,
     /// Bytes acknowledged in this round. The update is not atomic: one of two concurrent updates
     /// may be lost.
@@ -51,14 +51,14 @@ struct Course {
     lost_at: Option<Time>,
 }
 
-impl Default for Window {
+impl Default for CongestionWindow {
     fn default() -> Self {
         let course = Course { target: WINDOW, alpha: ONE, marked: false, returns: 0, lost_at: None };
         Self { bytes: AtomicU32::new(WINDOW), acked: AtomicU32::new(0), course: Mutex::new(course) }
     }
 }
 
-impl Window {
+impl CongestionWindow {
     /// The window in bytes.
     pub(crate) fn bytes(&self) -> u32 {
         self.bytes.load(Ordering::Relaxed)
@@ -120,13 +120,13 @@ mod tests {
     use super::*;
 
     /// This many rounds without marks or losses.
-    fn rounds(window: &Window, count: u32) {
+    fn rounds(window: &CongestionWindow, count: u32) {
         (0..count).for_each(|_| window.progress(window.bytes()));
     }
 
     #[test]
     fn a_round_without_trouble_widens_it_by_a_step() {
-        let window = Window::default();
+        let window = CongestionWindow::default();
         window.progress(WINDOW - 1);
         assert_eq!(window.bytes(), WINDOW);
         window.progress(1);
@@ -137,7 +137,7 @@ mod tests {
 
     #[test]
     fn a_loss_halves_it_and_losses_at_once_are_one() {
-        let window = Window::default();
+        let window = CongestionWindow::default();
         window.lose(Time(0));
         window.lose(Time(ONE_LOSS - 1));
         assert_eq!(window.bytes(), WINDOW / 2);
@@ -151,7 +151,7 @@ mod tests {
 
     #[test]
     fn a_mark_cuts_it_once_in_a_round_and_it_returns() {
-        let window = Window::default();
+        let window = CongestionWindow::default();
         window.mark();
         window.mark();
         assert_eq!(window.bytes(), WINDOW / 2, "nothing is known yet of how often: by half");
@@ -167,7 +167,7 @@ mod tests {
 
     #[test]
     fn where_marks_are_rare_they_cut_little() {
-        let window = Window::default();
+        let window = CongestionWindow::default();
         rounds(&window, 100);
         let before = window.bytes();
         window.mark();
@@ -185,7 +185,7 @@ mod tests {
     /// A link with room for `room` bytes, shared by two windows. Above this, both are marked; above
     /// twice as much, both lose a packet. Returns the widths, averaged over the second half.
     fn share(room: u32, marks: bool) -> [u64; 2] {
-        let (a, b) = (Window::default(), Window::default());
+        let (a, b) = (CongestionWindow::default(), CongestionWindow::default());
         rounds(&a, 60);
         assert!(a.bytes() > 4 * b.bytes());
         let mut sums = [0, 0];

@@ -7,7 +7,7 @@ use wire::Psn;
 
 use super::{AFTERWARDS, REORDER_TIME};
 use crate::cell::Packet;
-use crate::kept::Kept;
+use crate::kept::KeptPacket;
 use crate::qp::{Inner, Qp};
 
 impl Qp {
@@ -16,7 +16,7 @@ impl Qp {
     pub(crate) fn keep_request(&self, inner: &mut Inner, packet: &Packet, payload: Source<'_>) {
         let until = self.engine().now().after(REORDER_TIME);
         let buffer = &mut inner.incoming.rnr_grace.out_of_order.get_or_insert_default().requests;
-        if !buffer.keep(packet.headers.psn, until, || Kept::new(&self.engine().kept_bytes, packet, payload)) {
+        if !buffer.keep(packet.headers.psn, until, || KeptPacket::new(&self.engine().kept_bytes, packet, payload)) {
             self.miss_request(inner);
         }
     }
@@ -26,7 +26,7 @@ impl Qp {
     pub(crate) fn keep_answer(&self, inner: &mut Inner, packet: &Packet, payload: Source<'_>) {
         let until = self.engine().now().after(REORDER_TIME);
         let buffer = &mut inner.incoming.rnr_grace.out_of_order.get_or_insert_default().answers;
-        if !buffer.keep(packet.headers.psn, until, || Kept::new(&self.engine().kept_bytes, packet, payload)) {
+        if !buffer.keep(packet.headers.psn, until, || KeptPacket::new(&self.engine().kept_bytes, packet, payload)) {
             self.miss_answer(inner, packet.headers.psn);
         }
     }

@@ -7,7 +7,7 @@ use abi::command::number as command;
 use abi::errno::Errno;
 use abi::private::{PathResolve, PathResolveAnswer};
 
-use super::{Known, PATHS, Passage, Way};
+use super::{PATHS, Passage, PathState, Way};
 use crate::control::Answer;
 use crate::engine::Engine;
 use crate::error::{Result, refusal};
@@ -18,11 +18,11 @@ const TRIES: usize = 64;
 
 impl Engine {
     /// What is known of a way.
-    pub(crate) fn passage(&self, way: &Way) -> Known {
+    pub(crate) fn passage(&self, way: &Way) -> PathState {
         if !self.board.has_paths() {
-            return Known::Free;
+            return PathState::Free;
         }
-        self.paths.known.read().get(way).map_or(Known::Nothing, |passage| Known::Passage(Arc::clone(passage)))
+        self.paths.known.read().get(way).map_or(PathState::Nothing, |passage| PathState::Passage(Arc::clone(passage)))
     }
 
     /// Changes when answers may have changed.

@@ -3,8 +3,8 @@
 
 use std::sync::Arc;
 
-use super::{Class, Known, Passage, Way};
-use crate::board::Place;
+use super::{Class, Passage, PathState, Way};
+use crate::board::DevicePort;
 use crate::mcast::is_group;
 use crate::memory::DatagramEntry;
 use crate::qp::{Inner, Qp, Route};
@@ -21,14 +21,14 @@ pub(crate) enum Passes {
 
 impl Qp {
     /// Whether a connection's packets pass to its peer's port, and how long they may be.
-    pub(crate) fn passes(&self, inner: &mut Inner, to: Place) -> Passes {
+    pub(crate) fn passes(&self, inner: &mut Inner, to: DevicePort) -> Passes {
         let engine = self.engine();
         let (a, board) = (&inner.attributes, &engine.board);
-        let from = Place { device: engine.device(), port: a.port_num.into() };
+        let from = DevicePort { device: engine.device(), port: a.port_num.into() };
         let passage = match engine.passage(&Way::of_connection(board, from, to, &a.dest)) {
-            Known::Free => None,
-            Known::Nothing => return Passes::Ask,
-            Known::Passage(passage) => Some(passage),
+            PathState::Free => None,
+            PathState::Nothing => return Passes::Ask,
+            PathState::Passage(passage) => Some(passage),
         };
         let (dlid, class) = (a.dest.dlid, Class { sl: a.dest.sl, pkey_index: a.pkey_index });
         if passage.as_ref().is_some_and(|passage| !passage.lets(class)) {
@@ -47,7 +47,7 @@ impl Qp {
     /// Whether packets pass to a LID of another host; if not, this is reported.
     pub(crate) fn passes_to_host(&self, inner: &mut Inner, dlid: u16, class: Class) -> bool {
         let engine = self.engine();
-        let from = Place { device: engine.device(), port: inner.attributes.port_num.into() };
+        let from = DevicePort { device: engine.device(), port: inner.attributes.port_num.into() };
         let passes = engine.board.passes_to_host(from, dlid, class.sl, class.pkey_index);
         if !passes {
             self.complain_of_path(inner, dlid, class);
@@ -56,9 +56,14 @@ impl Qp {
     }
 
     /// What passes on the way of a datagram. `None`: the agent has to be asked.
-    pub(crate) fn datagram_passage(&self, inner: &mut Inner, to: Place, entry: &DatagramEntry) -> Option<Arc<Passage>> {
+    pub(crate) fn datagram_passage(
+        &self,
+        inner: &mut Inner,
+        to: DevicePort,
+        entry: &DatagramEntry,
+    ) -> Option<Arc<Passage>> {
         let engine = self.engine();
-        let from = Place { device: engine.device(), port: inner.attributes.port_num.into() };
+        let from = DevicePort { device: engine.device(), port: inner.attributes.port_num.into() };
         let way = Way::of_datagram(&engine.board, from, to, entry);
         let version = engine.path_version();
         if let Some((known, at, passage)) = &inner.ud.last_passage
@@ -66,7 +71,7 @@ impl Qp {
         {
             return Some(Arc::clone(passage));
         }
-        let Known::Passage(passage) = engine.passage(&way) else { return None };
+        let PathState::Passage(passage) = engine.passage(&way) else { return None };
         inner.ud.last_passage = Some((way, version, Arc::clone(&passage)));
         Some(passage)
     }
@@ -80,7 +85,7 @@ impl Qp {
             return None;
         }
         let a = &inner.attributes;
-        let from = Place { device: engine.device(), port: a.port_num.into() };
+        let from = DevicePort { device: engine.device(), port: a.port_num.into() };
         let way = if self.service == Service::Ud {
             let entry: DatagramEntry = inner.queues.sq.read(slot);
             let to = (!is_group(&entry.dgid)).then(|| board.find(&entry.dgid)).flatten()?;
@@ -88,7 +93,7 @@ impl Qp {
         } else {
             Way::of_connection(board, from, board.find(&a.dest.dgid)?, &a.dest)
         };
-        matches!(engine.passage(&way), Known::Nothing).then_some(way)
+        matches!(engine.passage(&way), PathState::Nothing).then_some(way)
     }
 
     /// Asks the agent for the way of a route that is being opened, if it must. Returns whether a

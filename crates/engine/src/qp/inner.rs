@@ -10,7 +10,7 @@ use protocol::{Requester, Responder, Service, State, Time};
 
 use super::{Flow, Lane, Qp, RemoteSrq};
 use crate::access::kept::KeptRegion;
-use crate::board::Place;
+use crate::board::DevicePort;
 use crate::cell::Partition;
 use crate::cq::Cq;
 use crate::direct::DirectState;
@@ -135,7 +135,7 @@ pub(crate) struct Link {
     /// The state of path migration.
     pub(crate) migration: Migration,
     /// The location of the peer's address.
-    pub(crate) place: Place,
+    pub(crate) place: DevicePort,
     /// Whether it is on its lane's blocked list.
     pub(crate) blocked: bool,
     /// Why packets cannot take every path. [`Qp::special`] has the engine's reasons, too.
@@ -241,7 +241,7 @@ pub(crate) struct UdPart {
     /// that has the address in this epoch.
     pub(crate) own_gid: Option<([u8; 16], u32, u8)>,
     /// The location of the last datagram's destination, for one epoch of the GID tables.
-    pub(crate) last_place: Option<([u8; 16], u32, Place)>,
+    pub(crate) last_place: Option<([u8; 16], u32, DevicePort)>,
     /// What passes on the way of the last datagram, and the version of the answers.
     pub(crate) last_passage: Option<(Way, u32, Arc<Passage>)>,
     /// The flow of the last datagram to another host.
@@ -283,7 +283,7 @@ impl Inner {
                 route: Route::Unknown,
                 lane_index: None,
                 migration: Migration::default(),
-                place: Place::default(),
+                place: DevicePort::default(),
                 blocked: false,
                 special: Special::default(),
                 partition: Partition::default(),

@@ -12,7 +12,7 @@ use wire::{Headers, Opcode, Operation, Transport};
 use super::{AT_ONE, Fetched, RemoteSrq, Wanted};
 use crate::cell::{Packet, Payload};
 use crate::engine::Engine;
-use crate::kept::Kept;
+use crate::kept::KeptPacket;
 use crate::put::Sent;
 use crate::qp::{Inner, Lane, Qp};
 use crate::srq_request::{Kind, SrqReply, SrqRequest, about};
@@ -27,10 +27,10 @@ impl Qp {
     #[cold]
     pub(crate) fn waits_for_remote_srq(&self, inner: &mut Inner, packet: &Packet, payload: Source<'_>) -> Option<bool> {
         let remote = inner.xrc.remote_srq.as_mut().filter(|remote| remote.is_busy())?;
-        if remote.bytes + Kept::bytes_of(payload.len()) > AT_ONE {
+        if remote.bytes + KeptPacket::bytes_of(payload.len()) > AT_ONE {
             return Some(false);
         }
-        let Some(kept) = Kept::new(&self.engine().kept_bytes, packet, payload) else { return Some(false) };
+        let Some(kept) = KeptPacket::new(&self.engine().kept_bytes, packet, payload) else { return Some(false) };
         remote.bytes += kept.bytes();
         remote.queue.push_back(kept);
         Some(true)

@@ -84,8 +84,8 @@ fn send(qp: &Arc<Qp>, delayed: &DelayedPacket<Qp>) -> bool {
         }
         To::Here { packet, addresses } => {
             let origin = match addresses {
-                Some((from, to)) => receive::Origin::Host { from, to },
-                None => receive::Origin::Lane,
+                Some((from, to)) => receive::Ingress::Host { from, to },
+                None => receive::Ingress::Lane,
             };
             qp.arrive(packet, Source::from(&delayed.bytes[..]), origin, false);
             true

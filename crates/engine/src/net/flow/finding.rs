@@ -8,11 +8,11 @@ use std::sync::atomic::AtomicBool;
 use wire::icrc::Envelope;
 
 use super::{Flow, NoFlow, Vector};
-use crate::board::Place;
+use crate::board::DevicePort;
 use crate::engine::Engine;
 use crate::lock::Mutex;
 use crate::net::FLOWS;
-use crate::net::batch::{Batch, Target};
+use crate::net::batch::{Batch, Destination};
 use crate::net::peer::Peer;
 use crate::net::port::{FIRST, Port};
 use crate::net::to_agent::ToGroup;
@@ -65,11 +65,11 @@ impl Engine {
         };
         Ok(Flow {
             source,
-            target: Target {
+            target: Destination {
                 to: to_socket,
                 traffic_class: vector.traffic_class,
                 sl: vector.sl,
-                priority: self.board.priority(Place { device: self.device(), port: port_num }, vector.sl),
+                priority: self.board.priority(DevicePort { device: self.device(), port: port_num }, vector.sl),
                 hop_limit: vector.hop_limit,
                 interface: if to.is_multicast() { ifindex } else { 0 },
             },
@@ -91,7 +91,7 @@ impl Engine {
         let to = SocketAddr::new(address(dgid), udp::PORT);
         Ok(Flow {
             source,
-            target: Target { to, traffic_class, sl, priority: None, hop_limit, interface: 0 },
+            target: Destination { to, traffic_class, sl, priority: None, hop_limit, interface: 0 },
             envelope: Envelope::new(&source, &dgid, outlet.port()),
             port: Arc::new(Port { outlet: Arc::new(outlet), batch }),
             peer: self.net_peer(dgid),
