@@ -38,6 +38,19 @@ pub struct Devices {
     adapters: Option<Vec<DeviceConfig>>,
     /// What clients of the devices have not heard yet.
     news: Vec<DeviceNews>,
+    /// How many changes there were.
+    changes: u64,
+    /// Of each device, by index.
+    versions: Vec<Version>,
+    /// How many there were when a device came or went last.
+    population: u64,
+}
+
+/// How many changes of devices there were when a device came, and when it changed last.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Version {
+    pub(crate) came: u64,
+    changed: u64,
 }
 
 impl Devices {
@@ -48,8 +61,10 @@ impl Devices {
         let mut devices = Self { place: place.to_owned(), adapters, ..Self::default() };
         devices.slots = (0..).zip(&config.devices).map(|(index, config)| devices.make(index, config)).collect();
         devices.system_guid = config.system_guid.or(devices.slots.first().map(|device| device.node_guid));
-        for device in &mut devices.slots {
-            device.system_guid = devices.system_guid.unwrap_or(device.node_guid);
+        for (device, config) in devices.slots.iter_mut().zip(&config.devices) {
+            if config.fabric.is_none() {
+                device.system_guid = devices.system_guid.unwrap_or(device.node_guid);
+            }
             devices.mads.add(device);
         }
         devices
@@ -58,7 +73,9 @@ impl Devices {
     /// A new device of this agent, which is not among the devices yet.
     pub(crate) fn make(&self, index: usize, config: &DeviceConfig) -> Device {
         let mut device = Device::new(index, config, &self.place);
-        device.system_guid = self.system_guid.unwrap_or(device.node_guid);
+        if config.fabric.is_none() {
+            device.system_guid = self.system_guid.unwrap_or(device.node_guid);
+        }
         device
     }
 
@@ -71,7 +88,13 @@ impl Devices {
         let Some(adapters) = &self.adapters else { return Ok(config) };
         let name = &config.name;
         match adapters.iter().find(|adapter| adapter.name == *name) {
-            Some(adapter) => Ok(DeviceConfig { ports: adapter.ports.clone(), node_guid: adapter.node_guid, ..config }),
+            Some(adapter) => Ok(DeviceConfig {
+                ports: adapter.ports.clone(),
+                node_guid: adapter.node_guid,
+                part_id: adapter.part_id,
+                fabric: adapter.fabric,
+                ..config
+            }),
             None => Err(format!(
                 "the topology has no adapter {name:?}, so the device would have no cable: add it to the file with its \
                  links, and start the agent again; `softhca subnet` lists the nodes"
@@ -86,6 +109,7 @@ impl Devices {
 
     /// The devices that exist, to change them.
     pub fn iter_mut(&mut self) -> Filter<IterMut<'_, Device>, fn(&&mut Device) -> bool> {
+        (0..self.slots.len()).for_each(|index| self.count_change(index));
         self.slots.iter_mut().filter(|device| !device.is_removed)
     }
 
@@ -101,7 +125,31 @@ impl Devices {
 
     /// The device at an index, if it exists, to change it.
     pub fn get_mut(&mut self, index: usize) -> Option<&mut Device> {
+        self.count_change(index);
         self.slots.get_mut(index).filter(|device| !device.is_removed)
+    }
+
+    /// The device at an index, to change what no file and no program shows: its own counts.
+    pub(crate) fn uncounted(&mut self, index: usize) -> &mut Device {
+        &mut self.slots[index]
+    }
+
+    fn count_change(&mut self, index: usize) {
+        self.changes += 1;
+        if index >= self.versions.len() {
+            self.versions.resize(index + 1, Version::default());
+        }
+        self.versions[index].changed = self.changes;
+    }
+
+    /// Differs whenever a device may have changed.
+    pub(crate) fn version(&self, index: usize) -> Version {
+        self.versions.get(index).copied().unwrap_or_default()
+    }
+
+    /// A number that differs whenever a device has come or gone.
+    pub(crate) fn population(&self) -> u64 {
+        self.population
     }
 
     /// The device with this name.
@@ -143,6 +191,9 @@ impl Devices {
     pub(crate) fn put(&mut self, device: Device) {
         self.news.push(DeviceNews::Added(device.index));
         self.mads.add(&device);
+        self.count_change(device.index);
+        self.versions[device.index].came = self.changes;
+        self.population = self.changes;
         match self.slots.get_mut(device.index) {
             Some(slot) => *slot = device,
             None => self.slots.push(device),
@@ -153,6 +204,8 @@ impl Devices {
     pub(crate) fn remove(&mut self, index: usize) {
         self.news.push(DeviceNews::Removed(index));
         self.mads.remove(index);
+        self.count_change(index);
+        self.population = self.changes;
         self.slots[index].remove();
     }
 
@@ -209,6 +262,7 @@ impl Index<usize> for Devices {
 
 impl IndexMut<usize> for Devices {
     fn index_mut(&mut self, index: usize) -> &mut Device {
+        self.count_change(index);
         &mut self.slots[index]
     }
 }

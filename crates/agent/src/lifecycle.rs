@@ -121,7 +121,7 @@ impl World {
     /// Keeps what a context has counted at its device's ports.
     fn keep_counts(&mut self, id: ContextId) {
         let Some(Context { device, events: Some(events), .. }) = self.contexts.get(&id) else { return };
-        for (port, number) in self.devices[*device].ports.iter_mut().zip(1..) {
+        for (port, number) in self.devices.uncounted(*device).ports.iter_mut().zip(1..) {
             add(&mut port.counted.0, events.violations(number));
             port.counted.1.iter_mut().zip(events.hw_counters(number)).for_each(|(sum, more)| *sum += more);
         }

@@ -9,22 +9,24 @@
 //! asks for them. The principal type is [`Mirror`].
 
 pub(crate) mod counters;
+mod facts;
 mod mads;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::fs::{self, Permissions};
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::io;
 use std::net::Ipv6Addr;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
-use abi::device::{VENDOR_ID, link_layer, mtu_bytes, port_state};
+use abi::device::{link_layer, port_state};
 use abi::ucma::{ABI_VERSION, NODE};
 
 use crate::addresses::interface_name;
 use crate::device::{Device, FIRMWARE};
-use crate::devices::Devices;
-use crate::gids::{GID_TABLE_LEN, GidEntry};
+use crate::devices::{Devices, Version};
+use crate::gids::GidEntry;
 use crate::rnic::NODE_TYPE;
 use crate::rundir::{RunDir, SYS, node};
 use counters::PortCounters;
@@ -52,6 +54,19 @@ pub(crate) struct Mirror {
     root: PathBuf,
     /// Shows this device only, by index.
     only: Option<usize>,
+    /// What the files show, by the index of the device.
+    shown: HashMap<usize, Shown>,
+    /// The devices of which the files tell; see [`Devices::population`].
+    population: u64,
+}
+
+/// What the files of a device show.
+#[derive(Debug)]
+struct Shown {
+    /// See [`Devices::version`].
+    version: Version,
+    /// The hash of the line of each of [`facts::files`].
+    hashes: Vec<u64>,
 }
 
 impl Mirror {
@@ -62,7 +77,7 @@ impl Mirror {
 
     /// Writes all files about `devices`, or about the one that has the index `only`, at `root`.
     pub(crate) fn at(root: PathBuf, devices: &Devices, only: Option<usize>) -> io::Result<Self> {
-        let mirror = Self { root, only };
+        let mut mirror = Self { root, only, shown: HashMap::new(), population: u64::MAX };
         mirror.folder(Path::new("class/infiniband"))?;
         mirror.folder(Path::new("dev/infiniband"))?;
         mirror.write(Path::new("class/infiniband_verbs/abi_version"), UVERBS_ABI)?;
@@ -75,61 +90,47 @@ impl Mirror {
         Ok(mirror)
     }
 
-    /// Updates what changes: devices, port states, rates, GID tables and P_Key tables.
-    pub(crate) fn update(&self, devices: &Devices) -> io::Result<()> {
-        self.forget_others(devices)?;
-        for device in self.shown(devices) {
-            if !self.root.join(home(device)).is_dir() {
-                self.constants(device)?;
-            }
+    /// Updates what changes: devices, port states, rates, GID tables and P_Key tables. Looks only at
+    /// devices that have changed since the last call.
+    pub(crate) fn update(&mut self, devices: &Devices) -> io::Result<()> {
+        if self.population != devices.population() {
+            self.forget_others(devices)?;
+            self.population = devices.population();
+        }
+        match self.only {
+            Some(index) => devices.get(index).map_or(Ok(()), |device| self.update_device(devices, device)),
+            None => devices.iter().try_for_each(|device| self.update_device(devices, device)),
+        }
+    }
+
+    fn update_device(&mut self, devices: &Devices, device: &Device) -> io::Result<()> {
+        let version = devices.version(device.index);
+        if self.shown.get(&device.index).is_some_and(|shown| shown.version == version) {
+            return Ok(());
+        }
+        // If a file cannot be written, the next call writes all files again.
+        let before = self.shown.remove(&device.index).filter(|shown| shown.version.came == version.came);
+        let home = home(device);
+        let is_new = !self.root.join(&home).is_dir();
+        if before.is_none() {
+            self.constants(device)?;
             self.mad_nodes(devices, device)?;
-            self.interfaces(device)?;
-            for (number, port) in (1..).zip(&device.ports) {
-                let at = home(device).join(format!("ports/{number}"));
-                self.write(&at.join("state"), state_text(port.state))?;
-                self.write(&at.join("phys_state"), physical_text(port.physical_state))?;
-                let lid = format!("{:#x}", port.lid.map_or(0, |lid| lid.number));
-                self.write(&at.join("lid"), &lid)?;
-                self.write(&at.join("sm_lid"), &format!("{:#x}", port.sm_lid()))?;
-                self.write(&at.join("sm_sl"), &port.subnet.sm_sl().to_string())?;
-                self.write(&at.join("lid_mask_count"), &port.subnet.lmc().to_string())?;
-                self.write(&at.join("rate"), &port.rate.to_string())?;
-                let facts = device.port_attributes(number).unwrap_or_default();
-                self.write(&at.join("cap_mask"), &format!("{:#010x}", facts.port_cap_flags))?;
-                let mtu = mtu_bytes(port.active_mtu).unwrap_or_default();
-                self.write(&at.join("active_mtu"), &mtu.to_string())?;
-                let pkeys = if port.has_packets() { port.pkeys.entries() } else { &[] };
-                for (index, pkey) in pkeys.iter().enumerate() {
-                    self.write(&at.join(format!("pkeys/{index}")), &format!("{pkey:#06x}"))?;
-                }
-                let gids = if port.has_packets() { GID_TABLE_LEN } else { 1 };
-                for index in 0..gids {
-                    let entry = port.shown_gid(index as u32);
-                    let gid = gid_text(entry.map(|entry| entry.gid).unwrap_or_default());
-                    self.write(&at.join(format!("gids/{index}")), &gid)?;
-                    let kind = at.join(format!("gid_attrs/types/{index}"));
-                    let interface = at.join(format!("gid_attrs/ndevs/{index}"));
-                    match entry {
-                        // The kernel shows this text for both cases; its InfiniBand ports have no
-                        // interfaces there.
-                        Some(_) if port.is_infiniband() => self.write(&kind, "IB/RoCE v1")?,
-                        // The GID of iWARP is no address, but the kernel has a name for its type.
-                        Some(entry) if !port.has_packets() => {
-                            self.write(&kind, "IB/RoCE v1")?;
-                            self.write(&interface, &interface_name(entry.ifindex).unwrap_or_else(|| "lo".into()))?;
-                        }
-                        Some(entry) => {
-                            self.write(&kind, "RoCE v2")?;
-                            self.write(&interface, &interface_name(entry.ifindex).unwrap_or_else(|| "lo".into()))?;
-                        }
-                        None => {
-                            let _ = fs::remove_file(self.root.join(kind));
-                            let _ = fs::remove_file(self.root.join(interface));
-                        }
-                    }
-                }
+        }
+        self.interfaces(device)?;
+        let files = facts::files(device);
+        let hashes: Vec<u64> = files.iter().map(|(_, text)| hash(text)).collect();
+        let known = before.map(|before| before.hashes).filter(|known| known.len() == hashes.len());
+        for (place, (path, text)) in files.iter().enumerate() {
+            if known.as_ref().is_some_and(|known| known[place] == hashes[place]) {
+                continue;
+            }
+            match text {
+                Some(text) => self.write(&home.join(path), text)?,
+                None if is_new => {}
+                None => drop(fs::remove_file(self.root.join(&home).join(path))),
             }
         }
+        self.shown.insert(device.index, Shown { version, hashes });
         Ok(())
     }
 
@@ -178,7 +179,7 @@ impl Mirror {
             ("hca_type", "softhca"),
             ("board_id", "softhca"),
             ("node_desc", &device.name),
-            ("device/vendor", &format!("{VENDOR_ID:#08x}")),
+            ("device/vendor", &format!("{:#08x}", device.vendor_id)),
             ("device/device", &part),
             ("device/numa_node", "-1"),
         ] {
@@ -305,6 +306,12 @@ fn mask_of(list: &str) -> Option<String> {
     Some(words.join(","))
 }
 
+fn hash(text: &Option<String>) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    text.hash(&mut hasher);
+    hasher.finish()
+}
+
 fn home(device: &Device) -> PathBuf {
     Path::new("class/infiniband").join(&device.name)
 }
@@ -357,7 +364,7 @@ mod tests {
         let scratch = tempfile::tempdir().expect("a scratch directory");
         let run_dir = RunDir::prepare(&scratch.path().join("run"), false).expect("ready");
         let mut devices = Devices::from_iter([Device::new(0, &DeviceConfig::default(), "test")]);
-        let mirror = Mirror::new(&run_dir, &devices).expect("written");
+        let mut mirror = Mirror::new(&run_dir, &devices).expect("written");
         let read = |name: &str| fs::read_to_string(run_dir.file(SYS).join("class").join(name)).expect(name);
         assert_eq!(read("infiniband/softhca0/ports/1/state"), "4: ACTIVE\n");
         assert_eq!(read("infiniband_verbs/uverbs0/ibdev"), "softhca0\n");
@@ -379,6 +386,32 @@ mod tests {
         mirror.update(&devices).expect("updated");
         assert_eq!(read("infiniband/softhca0/ports/1/gids/1"), zero);
         assert!(carriers().is_empty());
+    }
+
+    #[test]
+    fn an_update_writes_only_what_has_changed() {
+        let scratch = tempfile::tempdir().expect("a scratch directory");
+        let run_dir = RunDir::prepare(&scratch.path().join("run"), false).expect("ready");
+        let device = |index, name: &str| {
+            Device::new(index, &DeviceConfig { name: name.into(), ..DeviceConfig::default() }, "test")
+        };
+        let mut devices = Devices::from_iter([device(0, "one"), device(1, "two")]);
+        let mut mirror = Mirror::new(&run_dir, &devices).expect("written");
+        let file = |name: &str| run_dir.file(SYS).join("class/infiniband").join(name);
+        // A file that is gone shows whether an update has written it.
+        let [state, rate, other] = ["one/ports/1/state", "one/ports/1/rate", "two/ports/1/state"].map(file);
+        for path in [&state, &rate, &other] {
+            fs::remove_file(path).expect("it was there");
+        }
+        devices[0].ports[0].state = port_state::DOWN;
+        mirror.update(&devices).expect("updated");
+        assert_eq!(fs::read_to_string(&state).expect("written"), "1: DOWN\n");
+        assert!(!rate.exists() && !other.exists());
+        // A device in the place of another one is written whole.
+        devices.remove(1);
+        devices.put(device(1, "two"));
+        mirror.update(&devices).expect("updated");
+        assert!(!rate.exists() && other.exists());
     }
 
     #[test]

@@ -58,8 +58,8 @@ impl NodeViews {
     }
 
     /// Updates what the folders show.
-    pub(crate) fn update(&self, devices: &Devices) -> io::Result<()> {
-        self.0.iter().try_for_each(|mirror| mirror.update(devices))
+    pub(crate) fn update(&mut self, devices: &Devices) -> io::Result<()> {
+        self.0.iter_mut().try_for_each(|mirror| mirror.update(devices))
     }
 }
 
@@ -89,7 +89,7 @@ mod tests {
         let device =
             |index, name: &str| Device::new(index, &DeviceConfig { name: name.into(), ..DeviceConfig::default() }, "t");
         let devices = Devices::from_iter([device(0, "H1"), device(1, "H2")]);
-        let views = NodeViews::new(&run_dir, &devices).expect("made");
+        let mut views = NodeViews::new(&run_dir, &devices).expect("made");
         views.update(&devices).expect("written");
         let names = |folder: &str| {
             let mut names: Vec<String> = fs::read_dir(run_dir.file(folder))

@@ -447,7 +447,7 @@ impl Server {
             return;
         }
         self.close_nodes();
-        let mirror = self.surroundings.mirror.as_ref().map_or(Ok(()), |mirror| mirror.update(&self.world.devices));
+        let mirror = self.surroundings.mirror.as_mut().map_or(Ok(()), |mirror| mirror.update(&self.world.devices));
         if let Err(error) = mirror.and_then(|()| self.surroundings.nodes.update(&self.world.devices)) {
             tracing::warn!(%error, "the device mirror could not be brought up to date");
         }

@@ -181,7 +181,7 @@ impl World {
     pub fn device_of_mut(&mut self, id: ContextId) -> Tally<'_> {
         let (index, uid) = self.contexts.get(&id).map_or((0, None), |found| (found.device, Some(found.peer.uid)));
         let user = uid.and_then(|uid| self.users.all.get_mut(&uid));
-        Tally::new(&mut self.devices[index], user)
+        Tally::new(self.devices.uncounted(index), user)
     }
 
     /// Chooses GID index 0 of the ports that have appeared since the last call; see

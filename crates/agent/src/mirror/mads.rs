@@ -89,7 +89,7 @@ mod tests {
         let run_dir = RunDir::prepare(&scratch.path().join("run"), false).expect("ready");
         let both = [LinkLayer::Infiniband, LinkLayer::Ethernet];
         let mut devices = Devices::from_iter([device(0, "eth", &both[1..]), device(1, "both", &both)]);
-        let mirror = Mirror::new(&run_dir, &devices).expect("written");
+        let mut mirror = Mirror::new(&run_dir, &devices).expect("written");
         let sys = run_dir.file(SYS);
         let read = |name: &str| fs::read_to_string(sys.join(CLASS).join(name)).expect(name);
         assert_eq!(read("abi_version"), "5\n");
