@@ -113,6 +113,27 @@ pub struct DeviceConfig {
     pub ports: Vec<PortConfig>,
     /// The limits that `ibv_query_device` reports and that the agent enforces.
     pub limits: Limits,
+    /// What the fabric of a topology tells of the adapter.
+    #[serde(skip)]
+    pub fabric: Option<FabricAdapter>,
+}
+
+/// What the fabric of a topology tells of an adapter: its NodeInfo. Its verbs say the same.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FabricAdapter {
+    /// The GUID of its box.
+    pub system_guid: Guid,
+    /// Its maker.
+    pub vendor_id: u32,
+}
+
+/// What the fabric of a topology tells of a port, with the codes of PortInfo.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FabricPort {
+    /// VLCap: the data lanes.
+    pub vl_cap: u8,
+    /// MTUCap: the largest MTU.
+    pub mtu_cap: u8,
 }
 
 /// One port of a device.
@@ -152,6 +173,9 @@ pub struct PortConfig {
     /// In an agent with a topology: the IP address by which the connection manager finds the port.
     #[serde(skip)]
     pub address: Option<IpAddr>,
+    /// What the fabric of a topology tells of it.
+    #[serde(skip)]
+    pub fabric: Option<FabricPort>,
 }
 
 /// The state of a port's link. Except in `Active`, QPs can be created and connected, but no packet
@@ -275,6 +299,7 @@ impl Default for DeviceConfig {
             iwarp: StartUp::default(),
             ports: vec![PortConfig::default()],
             limits: Limits::default(),
+            fabric: None,
         }
     }
 }
@@ -295,6 +320,7 @@ impl Default for PortConfig {
             priority: PriorityTable::default(),
             managed: false,
             address: None,
+            fabric: None,
         }
     }
 }

@@ -13,7 +13,9 @@ use abi::private::{GidEntryAnswer, gid_type};
 
 use subnet::managed::ADAPTER_CAPABILITIES;
 
-use crate::config::{DeviceConfig, Guid, LinkLayer, MemoryWindows, PortConfig, PortState, Transport, mtu_code};
+use crate::config::{
+    DeviceConfig, FabricPort, Guid, LinkLayer, MemoryWindows, PortConfig, PortState, Transport, mtu_code,
+};
 use crate::context::HwCounters;
 use crate::dscp::DscpTable;
 use crate::gids::{GID_TABLE_LEN, GidEntry, GidTable, HostAddress, LINK_LOCAL, first_link_local};
@@ -42,8 +44,11 @@ pub struct Device {
     pub name: String,
     /// Never zero.
     pub node_guid: Guid,
-    /// The system image GUID: the same for all devices of an agent.
+    /// The system image GUID: that of its box in the fabric of a topology, otherwise the same for
+    /// all devices of an agent.
     pub system_guid: Guid,
+    /// `vendor_id`.
+    pub vendor_id: u32,
     /// `vendor_part_id`.
     pub part_id: u32,
     /// How many completion vectors there are.
@@ -86,6 +91,8 @@ pub struct Port {
     pub managed: bool,
     /// The IP address by which the connection manager finds the port, in an agent with a topology.
     pub address: Option<IpAddr>,
+    /// What the fabric of a topology tells of it.
+    fabric: Option<FabricPort>,
     /// A program says that it is a subnet manager at this port (`issmN`).
     pub has_manager: bool,
     /// What ended contexts have counted: Q_Key and P_Key violations, and the rest.
@@ -130,7 +137,8 @@ impl Device {
             index,
             name: config.name.clone(),
             node_guid,
-            system_guid: node_guid,
+            system_guid: config.fabric.map_or(node_guid, |fabric| fabric.system_guid),
+            vendor_id: config.fabric.map_or(VENDOR_ID, |fabric| fabric.vendor_id),
             part_id: config.part_id,
             completion_vectors: config.completion_vectors,
             memory_windows: config.memory_windows,
@@ -231,7 +239,7 @@ impl Device {
             sys_image_guid: self.system_guid.0.to_be(),
             max_mr_size: limits.max_mr_size,
             page_size_cap: !0xfff,
-            vendor_id: VENDOR_ID,
+            vendor_id: self.vendor_id,
             vendor_part_id: self.part_id,
             hw_ver: 1,
             max_qp: limits.max_qp,
@@ -313,9 +321,10 @@ impl Device {
             gid_tbl_len: GID_TABLE_LEN as u32,
             pkey_tbl_len: port.pkeys.length() as u16,
             state: port.state,
-            max_mtu: mtu::MTU_4096,
+            max_mtu: port.fabric.map_or(mtu::MTU_4096, |fabric| fabric.mtu_cap),
             active_mtu: port.active_mtu,
-            max_vl_num: 1,
+            // Without switches there is one data lane.
+            max_vl_num: port.fabric.map_or(1, |fabric| fabric.vl_cap),
             active_width: port.rate.width,
             active_speed: port.rate.speed,
             phys_state: port.physical_state,
@@ -405,6 +414,7 @@ impl Port {
             physical_state: config.state.codes().1,
             managed: config.managed,
             address: config.address,
+            fabric: config.fabric,
             has_manager: false,
             counted: Default::default(),
             link_layer: config.link_layer,

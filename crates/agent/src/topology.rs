@@ -13,7 +13,8 @@ use subnet::tunnel::reach::is_of_one_port;
 use wire::smp::NodeType;
 
 use crate::config::{
-    Config, ConfigError, DeviceConfig, Guid, LinkLayer, MAX_DEVICES, MAX_PORTS, PortConfig, PortState, TUNNEL_PORT,
+    Config, ConfigError, DeviceConfig, FabricAdapter, FabricPort, Guid, LinkLayer, MAX_DEVICES, MAX_PORTS, PortConfig,
+    PortState, TUNNEL_PORT,
 };
 
 /// Reads a file in TOML, if its name ends so, or in the form of ibsim and ibnetdiscover.
@@ -52,7 +53,7 @@ pub fn devices(topology: &Topology) -> Result<Vec<DeviceConfig>, ConfigError> {
 pub(crate) fn adapters(
     topology: &Topology,
 ) -> Result<impl Iterator<Item = Result<DeviceConfig, ConfigError>> + '_, ConfigError> {
-    let guids = guids(topology).map_err(|error| ConfigError::Value(error.to_string()))?;
+    let present = nodes(topology).map_err(|error| ConfigError::Value(error.to_string()))?;
     let nodes = || topology.nodes.iter().filter(|node| node.kind == NodeType::Ca);
     let mut taken = BTreeSet::new();
     for address in nodes().flat_map(|node| &node.addresses) {
@@ -63,7 +64,7 @@ pub(crate) fn adapters(
             return Err(ConfigError::Value(format!("the topology: two adapters have the address {address}")));
         }
     }
-    Ok((1..).zip(nodes()).map(move |(number, node)| device(node, guids.get(&node.name), number, &taken)))
+    Ok((1..).zip(nodes()).map(move |(number, node)| device(node, present.get(&node.name), number, &taken)))
 }
 
 /// A subnet with links to other agents has an address on the network: its ports have it as a GID,
@@ -99,7 +100,7 @@ fn towards(peer: IpAddr) -> io::Result<IpAddr> {
 
 fn device(
     node: &Node,
-    guids: Option<&(u64, Vec<u64>)>,
+    present: Option<&mad::node::Node>,
     number: u16,
     taken: &BTreeSet<IpAddr>,
 ) -> Result<DeviceConfig, ConfigError> {
@@ -108,8 +109,9 @@ fn device(
         let text = format!("node {:?} has {count} ports; 1 to {MAX_PORTS} are possible for an `Hca`", node.name);
         return Err(ConfigError::Value(text));
     }
+    let port = |index: usize| present.and_then(|node| node.port(index as u8 + 1));
     let ports = (0..count).map(|index| PortConfig {
-        guid: guids.and_then(|(_, ports)| ports.get(index)).copied().map(Guid),
+        guid: port(index).map(|port| Guid(port.guid)),
         link_layer: LinkLayer::Infiniband,
         state: PortState::Polling,
         interfaces: Some(Vec::new()),
@@ -118,26 +120,25 @@ fn device(
             let usual = IpAddr::V4(usual_address(number, index as u8 + 1));
             (!taken.contains(&usual)).then_some(usual)
         }),
+        fabric: port(index).map(|port| FabricPort { vl_cap: port.info.vls.cap, mtu_cap: port.info.link.mtu_cap }),
         ..PortConfig::default()
     });
     Ok(DeviceConfig {
         name: node.name.clone(),
-        node_guid: guids.map(|(node, _)| Guid(*node)),
+        node_guid: present.map(|node| Guid(node.info.node_guid)),
+        part_id: present.map_or(1, |node| node.info.device_id.into()),
         ports: ports.collect(),
+        fabric: present
+            .map(|node| FabricAdapter { system_guid: Guid(node.info.system_guid), vendor_id: node.info.vendor_id }),
         ..DeviceConfig::default()
     })
 }
 
-/// The GUIDs of the nodes of a topology, by name: the node's, and those of its ports.
-fn guids(topology: &Topology) -> Result<HashMap<String, (u64, Vec<u64>)>, Unbuildable> {
+/// The nodes of the fabric, by name.
+fn nodes(topology: &Topology) -> Result<HashMap<String, mad::node::Node>, Unbuildable> {
     let managed = Managed::new(topology)?;
-    let named = (0..).map(NodeId).map_while(|id| Some((managed.name(id)?, managed.node(id)?)));
-    Ok(named
-        .map(|(name, node)| {
-            let ports = (1..=node.info.ports).map(|port| node.port(port).map_or(0, |port| port.guid));
-            (name.to_owned(), (node.info.node_guid, ports.collect()))
-        })
-        .collect())
+    let named = (0..).map(NodeId).map_while(|id| Some((managed.name(id)?.to_owned(), managed.node(id)?.clone())));
+    Ok(named.collect())
 }
 
 /// The address of a port whose file names none: 127.PORT.0.N for the N-th adapter. Loopback
@@ -162,6 +163,28 @@ mod tests {
         let world = crate::world::World::new(&config, "test").expect("a world");
         let port = world.devices[1].port_attributes(2).expect("port 2");
         assert_eq!((port.state, port.phys_state, port.lid, port.sm_lid), (1, 2, 0, 0));
+    }
+
+    #[test]
+    fn a_devices_verbs_tell_what_its_node_tells() {
+        let text = "Switch 4 \"S1\"\n[1] \"H1\"[1]\n[2] \"H2\"[1]\n\n\
+            vendid=0x1234\ndevid=0x77\nsysimgguid=0x99\nHca 1 \"H1\"\n\nHca 1 \"H2\"\n";
+        let topology = Topology::from_text(text).expect("valid");
+        let config = Config { devices: devices(&topology).expect("two"), ..Config::default() };
+        let world = crate::world::World::new(&config, "test").expect("a world");
+        let facts = |index: usize| {
+            let facts = world.devices[index].attributes();
+            (u64::from_be(facts.sys_image_guid), facts.vendor_id, facts.vendor_part_id)
+        };
+        assert_eq!(facts(0), (0x99, 0x1234, 0x77));
+        // A box of its own, and softhca's numbers.
+        let own = world.devices[1].node_guid.0;
+        assert_eq!(facts(1), (own, abi::device::VENDOR_ID, 1));
+        let fabric = nodes(&topology).expect("buildable");
+        let info = &fabric["H2"].port(1).expect("port 1").info;
+        let port = world.devices[1].port_attributes(1).expect("port 1");
+        assert_eq!((port.max_vl_num, port.max_mtu), (info.vls.cap, info.link.mtu_cap));
+        assert!(port.max_vl_num > 1);
     }
 
     #[test]

@@ -60,6 +60,8 @@ pub enum Event {
     Link(PhysState),
     /// Widths or speeds may be used that may not be in use: the link may train again.
     LinkSettings,
+    /// The MTU of the link, the timeout of the subnet, or the type of the initialisation.
+    Settings,
     /// A table of the switch.
     Forwarding,
 }

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use abi::device::{VENDOR_ID, link_layer, port_state};
+use abi::device::{link_layer, port_state};
 use mad::node::Node;
 use mad::sma::{self, Event, Handled};
 use subnet::state::{Logical, Physical};
@@ -52,7 +52,7 @@ impl ManagedDevice {
             partition_cap: partitions as u16,
             device_id: device.part_id as u16,
             revision: 1,
-            vendor_id: VENDOR_ID,
+            vendor_id: device.vendor_id,
             ..NodeInfo::default()
         };
         let node = Node::new(NodeType::Ca, info, &device.name, &constants(), SwitchInfo::default());
@@ -136,6 +136,11 @@ pub fn change_of(port: &mad::node::Port, events: &[Event]) -> PortChange {
             Event::Link(PhysState::Disabled | PhysState::Sleep) => change.state = Some(PortState::Down),
             // The link comes up again at once.
             Event::Link(_) => change.state = Some(PortState::Active),
+            Event::Settings => {
+                change.mtu = abi::device::mtu_bytes(info.link.neighbor_mtu);
+                subnet.timeout = Some(info.subnet_timeout);
+                subnet.init_type_reply = Some(info.init_type_reply);
+            }
             // No link trains here, and an adapter forwards nothing.
             Event::Inactive | Event::LinkSettings | Event::Forwarding => {}
         }
@@ -217,4 +222,21 @@ pub(super) fn has_subnet_management(world: &World, device: usize, port: u8) -> b
 pub(super) fn is_up(world: &World, device: usize, port: u8) -> bool {
     let port = world.devices.get(device).and_then(|device| device.port(u32::from(port)).ok());
     port.is_some_and(|port| port.state != port_state::DOWN)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_manager_sets_besides_the_lids_reaches_the_port() {
+        let info = PortInfo { subnet_timeout: 12, init_type_reply: 3, ..constants() };
+        let mut node =
+            Node::new(NodeType::Ca, NodeInfo { ports: 1, ..NodeInfo::default() }, "", &info, SwitchInfo::default());
+        let port = node.port_mut(1).expect("port 1");
+        port.info.link.neighbor_mtu = 1;
+        let change = change_of(port, &[Event::Settings]);
+        assert_eq!((change.mtu, change.subnet.timeout, change.subnet.init_type_reply), (Some(256), Some(12), Some(3)));
+        assert_eq!((change.state, change.subnet.lid), (None, None));
+    }
 }

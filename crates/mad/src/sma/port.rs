@@ -147,6 +147,8 @@ fn events(before: &PortInfo, after: &PortInfo, asked: &PortInfo, mut tell: impl 
     when(asked.client_reregister, Event::ClientReregister);
     let enabled = |info: &PortInfo| (info.link.width_enabled, info.link.speed_enabled, info.link.extended_enabled);
     when(enabled(before) != enabled(after), Event::LinkSettings);
+    let settings = |info: &PortInfo| (info.link.neighbor_mtu, info.subnet_timeout, info.init_type_reply);
+    when(settings(before) != settings(after), Event::Settings);
     // A port that is off stays off until the physical state is set.
     let off = before.link.phys_state == PhysState::Disabled as u8;
     let down = asked.link.state == LinkState::Down as u8 && !off || asked.link.phys_state != 0;

@@ -15,11 +15,10 @@ use wire::smp::{Capability, NodeInfo, NodeType, PhysState, PortInfo, PortLink, P
 
 /// The delay of a cable: 5 m.
 const CABLE: Time = 25_000;
-/// The vendor and the devices that nodes have if the file names none: those of a common adapter and
-/// of a common switch.
-const VENDOR: u32 = 0x2c9;
-const ADAPTER: u16 = 0x1017;
-const SWITCH: u16 = 0xcb20;
+/// The vendor and the device of a node if the file names none. Switches are like a common one.
+/// Adapters are softhca's: programs see the same numbers (`vendor_id`, `vendor_part_id`).
+const SWITCH: (u32, u16) = (0x2c9, 0xcb20);
+const ADAPTER: (u32, u16) = (0x53_4843, 1);
 /// The code of 8 data lanes.
 const EIGHT_LANES: u8 = 4;
 /// A time code that means no limit.
@@ -117,13 +116,15 @@ fn system_guid(node: &topology::Node, guids: &Guids) -> u64 {
 /// What the agent of a node knows.
 fn agent(node: &topology::Node, guids: &Guids, fabric: &Fabric, id: NodeId) -> node::Node {
     let is_switch = node.kind == NodeType::Switch;
+    let (usual_vendor, usual_device) = if is_switch { SWITCH } else { ADAPTER };
     let info = NodeInfo {
         ports: node.ports,
         system_guid: system_guid(node, guids),
         node_guid: guids.node,
         partition_cap: if is_switch { 8 } else { 128 },
-        device_id: node.device_id.unwrap_or(if is_switch { SWITCH } else { ADAPTER }),
-        vendor_id: node.vendor_id.unwrap_or(VENDOR),
+        revision: 1,
+        device_id: node.device_id.unwrap_or(usual_device),
+        vendor_id: node.vendor_id.unwrap_or(usual_vendor),
         ..NodeInfo::default()
     };
     let description = node.description.as_deref().unwrap_or(&node.name);
