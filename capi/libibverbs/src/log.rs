@@ -4,7 +4,7 @@
 
 use std::sync::Once;
 
-use engine::log::{Output, VARIABLE, checked, refused};
+use engine::log::{LogOutput, VARIABLE, checked, refused};
 use engine::reason::say;
 use tracing_subscriber::EnvFilter;
 
@@ -18,7 +18,7 @@ pub(crate) fn start() {
             // If standard error has no room, log lines are lost, because an error message there
             // would end the program. A program that has its own subscriber keeps it.
             Ok(filter) => {
-                let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(|| Output);
+                let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(|| LogOutput);
                 let _ = log.log_internal_errors(false).try_init();
             }
             Err(why) => say(format_args!("{why}; nothing is logged")),
