@@ -210,6 +210,34 @@ fn softhca_sm_brings_a_subnet_up() {
     manager.wait(HANG).expect("it ends").expect_success();
 }
 
+/// A manager changes one port after the other. The agent's work for each change must not grow with
+/// the number of adapters.
+#[test]
+fn opensm_sets_up_a_tree_of_128_adapters() {
+    use std::fmt::Write as _;
+    let (leaves, below) = (8, 16);
+    let mut text = String::new();
+    for leaf in 0..leaves {
+        let _ = writeln!(text, "Switch 20 \"L{leaf}\"");
+        (0..below).for_each(|port| drop(writeln!(text, "[{}] \"H{}\"[1]", port + 1, leaf * below + port)));
+        (0..4).for_each(|spine| drop(writeln!(text, "[{}] \"S{spine}\"[{}]", below + 1 + spine, leaf + 1)));
+        text.push('\n');
+    }
+    (0..4).for_each(|spine| drop(writeln!(text, "Switch 8 \"S{spine}\"\n")));
+    (0..leaves * below).for_each(|host| drop(writeln!(text, "Hca 1 \"H{host}\"\n")));
+    let room = room(User::Nobody, &text);
+    let mut manager = manage(&room, "H5");
+    let shown = room.json(&["devices", "--json"]).expect("devices");
+    let devices = shown["devices"].as_array().expect("a list");
+    let active = devices.iter().filter(|device| device["ports"][0]["state"] == "active").count();
+    assert_eq!(active, devices.len(), "{shown}");
+    assert_eq!(devices.len(), 128);
+    // What programs read in sysfs has followed.
+    assert!(said(&room, "H127", &["ibstat", "H127", "1"]).contains("State: Active"));
+    manager.signal(Signal::TERM);
+    manager.wait(HANG).expect("it ends");
+}
+
 /// A manager with a higher priority becomes the master, and the agent's own one takes over again.
 #[test]
 fn opensm_takes_over_and_gives_back() {

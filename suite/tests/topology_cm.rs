@@ -103,6 +103,21 @@ fn programs_of_rdmacm_utils_connect_through_three_switches() {
 
 /// The path of subnet administration leads to a router. The side that listens answers by the router
 /// from which the request came.
+/// The sockets' own datagrams leave from 127.0.0.1, which belongs to no node.
+#[test]
+fn datagram_sockets_meet_through_three_switches() {
+    let room = room(User::Nobody);
+    for (mode, own) in [("s", &[][..]), ("e", &["-b", H1])] {
+        let (port, number) = reserve();
+        let rest = ["-p", &number, "-T", mode, "-C", "100", "-S", "1000"];
+        let mut server = room.start(room.on("H3", &[&["udpong", "-b", H3], &rest[..]].concat())).expect("it starts");
+        port::wait_for_datagrams(server.id(), port.number(), HANG, || server.ended()).expect("it is ready");
+        let client = room.finish(room.on("H1", &[&["udpong", "-s", H3], own, &rest[..]].concat())).expect("it ends");
+        server.signal(Signal::TERM);
+        assert!(client.succeeded(), "{}\nthe server: {}", client.told(), server.wait(HANG).expect("it ends").told());
+    }
+}
+
 #[test]
 fn programs_connect_through_routers() {
     const H2: &str = "127.1.0.2";

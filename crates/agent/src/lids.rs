@@ -43,8 +43,9 @@ pub fn assign(devices: &mut Devices) -> Vec<(usize, AsyncRecord)> {
     let ports = devices.iter().flat_map(|device| &device.ports);
     let mut taken: BTreeSet<u16> = ports.filter_map(|port| port.subnet.lids()).flatten().collect();
     let mut events = Vec::new();
-    for device in devices {
-        for (number, port) in (1..).zip(&mut device.ports).filter(|(_, port)| port.is_infiniband()) {
+    let mut changed = Vec::new();
+    for device in &*devices {
+        for (number, port) in (1..).zip(&device.ports).filter(|(_, port)| port.is_infiniband()) {
             let lid = match port.subnet.lid {
                 Some(number) if port.managed => of_manager(port, number),
                 Some(number) => of_settings(port, number),
@@ -52,17 +53,21 @@ pub fn assign(devices: &mut Devices) -> Vec<(usize, AsyncRecord)> {
                 None => of_address(port, &taken).unwrap_or_else(|| of_nothing(&taken)),
             };
             taken.insert(lid.number);
-            let old_sm = port.sm_lid();
-            let old = port.lid.replace(lid);
-            let found = [
-                (old.map(|old| old.all()) != Some(lid.all()), kind::LID_CHANGE),
-                (old_sm != port.sm_lid(), kind::SM_CHANGE),
-            ];
-            let raised = found.into_iter().filter(|(is_so, _)| *is_so);
-            events.extend(
-                raised.map(|(_, event_type)| (device.index, AsyncRecord { element: number, event_type, reserved: 0 })),
-            );
+            if port.lid != Some(lid) {
+                changed.push((device.index, number, lid));
+            }
         }
+    }
+    for (index, number, lid) in changed {
+        let Some(port) = devices[index].ports.get_mut(number as usize - 1) else { continue };
+        let old_sm = port.sm_lid();
+        let old = port.lid.replace(lid);
+        let found = [
+            (old.map(|old| old.all()) != Some(lid.all()), kind::LID_CHANGE),
+            (old_sm != port.sm_lid(), kind::SM_CHANGE),
+        ];
+        let raised = found.into_iter().filter(|(is_so, _)| *is_so);
+        events.extend(raised.map(|(_, event_type)| (index, AsyncRecord { element: number, event_type, reserved: 0 })));
     }
     events
 }
@@ -142,6 +147,18 @@ mod tests {
         assign(devices);
         let lid = devices[0].ports[0].lid.expect("a LID");
         (lid.number, lid.index)
+    }
+
+    #[test]
+    fn devices_whose_lids_stay_have_not_changed() {
+        let mut two = devices(2);
+        assign(&mut two);
+        let before = [0, 1].map(|index| two.version(index));
+        two[1].ports[0].subnet.lid = Some(9);
+        let changed = two.version(1);
+        assert_eq!(assign(&mut two).len(), 2, "LID_CHANGE and SM_CHANGE");
+        assert_eq!(two.version(0), before[0]);
+        assert!(two.version(1) != changed);
     }
 
     #[test]

@@ -229,6 +229,11 @@ impl Mirror {
                 fs::remove_file(present.path()).map_err(at("remove", &present.path()))?;
             }
         }
+        if names.is_empty() {
+            // As in the kernel: without an interface there is no folder.
+            let _ = fs::remove_dir(self.root.join(&folder));
+            return Ok(());
+        }
         self.folder(&folder)?;
         names.iter().try_for_each(|name| self.link(&folder.join(name), &format!("/sys/class/net/{name}")))
     }
@@ -379,13 +384,15 @@ mod tests {
         assert_eq!(read("infiniband/softhca0/ports/1/gid_attrs/types/1"), "RoCE v2\n");
         let carriers = || -> Vec<_> {
             let folder = run_dir.file(SYS).join("class/infiniband/softhca0/device/net");
-            fs::read_dir(folder).expect("a folder").flatten().map(|entry| entry.file_name()).collect()
+            fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.file_name()).collect()
         };
         assert_eq!(carriers(), interface_name(1).into_iter().map(std::ffi::OsString::from).collect::<Vec<_>>());
         devices[0].ports[0].gids.follow(&[], true, 0);
         mirror.update(&devices).expect("updated");
         assert_eq!(read("infiniband/softhca0/ports/1/gids/1"), zero);
         assert!(carriers().is_empty());
+        let folder = run_dir.file(SYS).join("class/infiniband/softhca0/device/net");
+        assert!(!folder.exists(), "programs take an empty folder for an interface without a name");
     }
 
     #[test]

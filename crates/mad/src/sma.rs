@@ -39,6 +39,9 @@ pub const RESPONSE_TIME: u8 = 14;
 const EXTENDED_PORT_INFO: u16 = 0xff90;
 const VENDOR: u32 = 0x2c9;
 
+/// `LinkSpeedExtEnabled` of PortInfo: no extended speed. IBA 14.2.5.6.
+pub const NO_EXTENDED: u8 = 30;
+
 /// What changed at a node. The owner of the node tells its clients, and moves its links.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {

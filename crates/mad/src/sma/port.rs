@@ -1,6 +1,6 @@
 //! PortInfo: what a Set may change, and what follows. IBA 14.2.5.6. The function is [`port_info`].
 
-use super::{Event, Request, Served};
+use super::{Event, NO_EXTENDED, Request, Served};
 use crate::node::Node;
 use wire::mad::STATUS_INVALID;
 use wire::smp::{LinkState, PhysState, PortInfo, PortLink, PortVls};
@@ -68,7 +68,7 @@ fn link(now: &PortLink, asked: &PortLink) -> Option<PortLink> {
         width_enabled: subset(now.width_enabled, asked.width_enabled, now.width_supported, 255)?,
         speed_enabled: subset(now.speed_enabled, asked.speed_enabled, now.speed_supported, 15)?,
         extended_enabled: match asked.extended_enabled {
-            30 => 0,
+            NO_EXTENDED => NO_EXTENDED,
             asked => subset(now.extended_enabled, asked, now.extended_supported, 31)?,
         },
         neighbor_mtu: match asked.neighbor_mtu {

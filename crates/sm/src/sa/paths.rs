@@ -122,6 +122,14 @@ impl Pair<'_> {
         common(own, theirs).or_else(to_itself)
     }
 
+    /// The service level of paths in a partition. Without a policy, every level has a data lane, so
+    /// the requester may choose.
+    fn level(&self, pkey: u16) -> u8 {
+        let levels = &self.config.levels;
+        let chosen = Some(self.template.sl).filter(|_| levels.is_empty() && self.request.asks(PathRecord::SL));
+        levels.get(&(pkey & 0x7fff)).copied().or(chosen).unwrap_or(0)
+    }
+
     fn path(&self, (source, target): (&Port, &Port), (slid, dlid): (u16, u16)) -> Option<PathRecord> {
         let (request, template) = (self.request, self.template);
         let inventory = request.inventory;
@@ -149,7 +157,7 @@ impl Pair<'_> {
             reversible,
             number: 1,
             pkey,
-            sl: self.config.levels.get(&(pkey & 0x7fff)).copied().unwrap_or(0),
+            sl: self.level(pkey),
             mtu_selector: EXACTLY,
             mtu: choose_mtu(way.mtu, mtu)?,
             rate_selector: EXACTLY,

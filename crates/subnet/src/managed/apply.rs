@@ -12,7 +12,7 @@ use crate::rate::Mtu;
 use crate::service;
 use crate::state::{self, Logical};
 use crate::switch::{NO_PORT, Ports};
-use mad::sma::Event;
+use mad::sma::{Event, NO_EXTENDED};
 use std::sync::Arc;
 use wire::lrh::LID_MULTICAST;
 use wire::smp::{LinearTable, MulticastTable, PKeyTable, PhysState, PortInfo, SlToVl, Smp, SwitchInfo, VlArbitration};
@@ -75,7 +75,8 @@ impl Managed {
         let (link, vls) = (info.link, info.vls);
         settings.mtu = Mtu::from_code(link.neighbor_mtu).unwrap_or(settings.mtu);
         settings.widths_enabled = link.width_enabled;
-        settings.speeds_enabled = link.speed_enabled & 7 | link.extended_enabled << 3;
+        let extended = if link.extended_enabled == NO_EXTENDED { 0 } else { link.extended_enabled };
+        settings.speeds_enabled = link.speed_enabled & 7 | extended << 3;
         settings.hoq_life = vls.head_of_queue_life;
         if !is_end {
             settings.enforcement = Enforcement {

@@ -215,15 +215,17 @@ fn same(a: SocketAddr, b: SocketAddr) -> bool {
 }
 
 /// Makes an id at a local address, and returns the id's address. On loopback, the host may choose
-/// an address that belongs to no device. The address from which the connection manager would reach
-/// the peer then takes its place.
+/// an address that belongs to no device, as always on a node of a topology. The address from which
+/// the connection manager would reach the peer then takes its place.
 fn bound(local: SocketAddr, to: SocketAddr) -> Outcome<(Endpoint, SocketAddr)> {
     let endpoint = Endpoint::new(true)?;
     match endpoint.bind(&Name::from(local)) {
-        Err(Refusal(libc::EADDRNOTAVAIL)) => {}
-        other => return other.map(|()| (endpoint, local)),
+        Ok(()) if !endpoint.context().is_null() => return Ok((endpoint, local)),
+        Ok(()) | Err(Refusal(libc::EADDRNOTAVAIL)) => {}
+        Err(refusal) => return Err(refusal),
     }
     let device = SocketAddr::new(source_towards(to)?, local.port());
+    let endpoint = Endpoint::new(true)?;
     endpoint.bind(&Name::from(device))?;
     Ok((endpoint, device))
 }
