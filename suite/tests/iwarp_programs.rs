@@ -48,6 +48,16 @@ fn perftest_with_options() {
     }
 }
 
+/// On a host with IPv4 addresses.
+#[test]
+fn loopback_has_ipv6_and_mapped_addresses() {
+    let room = room(User::Nobody);
+    let place = room.place(Family::V4);
+    for (server, client) in [("::1", "::1"), ("::", "::1"), ("0.0.0.0", "::ffff:127.0.0.1"), ("::", "127.0.0.1")] {
+        must_meet(&place, &format!("rping -s -a {server} -p PORT -C 3"), &format!("rping -c -a {client} -p PORT -C 3"));
+    }
+}
+
 #[test]
 fn qperf_measures_reliable_connections() {
     let tests = "rc_lat rc_rdma_read_bw rc_rdma_write_poll_lat rc_fetch_add_mr ver_rc_compare_swap";

@@ -13,6 +13,12 @@ pub fn refuse<T>(errno: Errno, reason: impl Into<Cow<'static, str>>) -> Outcome<
     Err(Refusal::new(errno, reason))
 }
 
+/// If the network refuses a connection, the client gets the error of the system call.
+pub(crate) fn by_network(error: &io::Error, what: &str) -> Refusal {
+    let errno = error.raw_os_error().map_or(Errno::EIO, Errno);
+    Refusal::new(errno, format!("{what}: {}", shm::denied::told(error)))
+}
+
 /// If the system refuses something to the agent, the client gets ENOMEM.
 pub(crate) fn by_system(error: io::Error) -> Refusal {
     let why = shm::denied::told(&error);

@@ -184,8 +184,10 @@ impl Locals {
     pub(crate) fn on_iwarp(&self, ip: IpAddr) -> Option<Attachment> {
         let gid = gid_of(ip);
         let all = || self.attachments.iter().filter(|at| at.iwarp.is_some() && at.is_address);
-        let is_own = self.is_own(ip, 0);
-        all().find(|at| at.gid == gid).or_else(|| all().next().filter(|_| is_own && ip.is_loopback())).copied()
+        let of_family = |at: &&Attachment| ip_of(&at.gid).is_ipv4() == ip.is_ipv4();
+        let any = || all().find(of_family).or_else(|| all().next());
+        let is_loopback = self.is_own(ip, 0) && ip.is_loopback();
+        all().find(|at| at.gid == gid).or_else(|| if is_loopback { any() } else { None }).copied()
     }
 
     /// The TCP addresses at which an id with the address `local` listens for iWARP; none without an

@@ -94,7 +94,8 @@ pub fn check_vector(device: &Device, attr: &AhAttr, of: &str) -> Outcome<()> {
             ),
         );
     };
-    if !port.is_infiniband() && !can_meet(&source.gid, &attr.dgid) {
+    // The path of iWARP is a TCP connection, and not these addresses.
+    if !port.is_infiniband() && !device.is_iwarp() && !can_meet(&source.gid, &attr.dgid) {
         let [from, to] = [source.gid, attr.dgid].map(Ipv6Addr::from);
         let text = format!(
             "{of} leads from {from} (GID index {index} of {} port {number}) to {to}, and only one of them is an IPv4 \

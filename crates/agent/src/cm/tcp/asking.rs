@@ -20,7 +20,7 @@ use crate::cm::channel::Event;
 use crate::cm::connecting::given;
 use crate::cm::id::Stage;
 use crate::cm::incoming::padded;
-use crate::refusal::{Outcome, by_system, refuse};
+use crate::refusal::{Outcome, by_network, by_system, refuse};
 
 /// How a request has ended without a connection: the event and its status.
 type Failure = (u32, Errno);
@@ -48,7 +48,8 @@ impl Manager {
             .map_err(|error| Refusal::new(Errno::EINVAL, format!("id {name:#x}: {error}")))?;
         let mut source = from;
         source.set_port(0);
-        let socket = sockets::begin(source, to).map_err(by_system)?;
+        let socket = sockets::begin(source, to)
+            .map_err(|error| by_network(&error, &format!("id {name:#x}: no TCP connection from {source} to {to}")))?;
         if let Ok(SocketAddr::V4(_) | SocketAddr::V6(_)) = socket.local_addr().inspect(|at| source = *at) {
             id.local = Some(Sockaddr::Ip(source));
         }

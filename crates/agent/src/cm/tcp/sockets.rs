@@ -12,8 +12,9 @@ const FRAME_MAX: usize = iwarp::startup::HEADER_LEN + iwarp::startup::MOST_PRIVA
 /// Connections that the kernel keeps until the agent accepts them.
 const BACKLOG: i32 = 128;
 
-/// Begins to connect.
+/// Begins to connect. An IPv4 address may be a mapped one at either end.
 pub(super) fn begin(from: SocketAddr, to: SocketAddr) -> io::Result<TcpStream> {
+    let [from, to] = [from, to].map(canonical);
     let socket = new(&to)?;
     bind(&socket, &from)?;
     match connect(&socket, &to) {
@@ -23,6 +24,14 @@ pub(super) fn begin(from: SocketAddr, to: SocketAddr) -> io::Result<TcpStream> {
     let socket = TcpStream::from(socket);
     socket.set_nodelay(true)?;
     Ok(socket)
+}
+
+fn canonical(at: SocketAddr) -> SocketAddr {
+    match at.ip().to_canonical() {
+        ip if ip.is_ipv4() => SocketAddr::new(ip, at.port()),
+        // It may have a scope.
+        _ => at,
+    }
 }
 
 /// Takes a port from all others. With `v6_only`, an IPv6 socket leaves the port of IPv4 to others.
