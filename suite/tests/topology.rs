@@ -214,22 +214,22 @@ fn softhca_sm_brings_a_subnet_up() {
 /// the number of adapters.
 #[test]
 fn opensm_sets_up_a_tree_of_128_adapters() {
-    use std::fmt::Write as _;
     let (leaves, below) = (8, 16);
-    let mut text = String::new();
-    for leaf in 0..leaves {
-        let _ = writeln!(text, "Switch 20 \"L{leaf}\"");
-        (0..below).for_each(|port| drop(writeln!(text, "[{}] \"H{}\"[1]", port + 1, leaf * below + port)));
-        (0..4).for_each(|spine| drop(writeln!(text, "[{}] \"S{spine}\"[{}]", below + 1 + spine, leaf + 1)));
-        text.push('\n');
-    }
-    (0..4).for_each(|spine| drop(writeln!(text, "Switch 8 \"S{spine}\"\n")));
-    (0..leaves * below).for_each(|host| drop(writeln!(text, "Hca 1 \"H{host}\"\n")));
+    let hosts = |leaf: usize| {
+        (1..=below).map(move |port| format!("[{port}] \"H{}\"[1]\n", leaf * below + port - 1)).collect::<String>()
+    };
+    let spines = |leaf: usize| {
+        (0..4).map(move |spine| format!("[{}] \"S{spine}\"[{}]\n", below + 1 + spine, leaf + 1)).collect::<String>()
+    };
+    let switches = (0..leaves).map(|leaf| format!("Switch 20 \"L{leaf}\"\n{}{}\n", hosts(leaf), spines(leaf)));
+    let above = (0..4).map(|spine| format!("Switch 8 \"S{spine}\"\n\n"));
+    let adapters = (0..leaves * below).map(|host| format!("Hca 1 \"H{host}\"\n\n"));
+    let text: String = switches.chain(above).chain(adapters).collect();
     let room = room(User::Nobody, &text);
     let mut manager = manage(&room, "H5");
     let shown = room.json(&["devices", "--json"]).expect("devices");
     let devices = shown["devices"].as_array().expect("a list");
-    let active = devices.iter().filter(|device| device["ports"][0]["state"] == "active").count();
+    let active = devices.iter().filter(|device| device["ports"][0]["state"] == "4: ACTIVE").count();
     assert_eq!(active, devices.len(), "{shown}");
     assert_eq!(devices.len(), 128);
     // What programs read in sysfs has followed.
