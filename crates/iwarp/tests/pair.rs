@@ -3,71 +3,16 @@
 
 mod common;
 
-use common::{Host, NOW, agreement, exchange};
+use common::{
+    BASE, Host, NOW, REGION, SEND, exchange, first, ok, pair, pair_with, post, read, read_payload, tagged, untagged,
+    write,
+};
 use softhca_iwarp::rdmap::Atomic;
 use softhca_iwarp::{
-    Close, Config, Event, Immediate, Operation, PostError, Quirks, Reason, Received, Request, Role, Rtr, Side, Stag,
-    State, Status, Transmit, fpdu,
+    Close, Config, Event, Immediate, Operation, PostError, Quirks, Reason, Received, Request, Rtr, Side, Stag, State,
+    Status, Transmit, fpdu,
 };
 use std::time::Duration;
-
-const REGION: u32 = 0x1100;
-const BASE: u64 = 0x7f00_0000_1000;
-
-fn pair_with(depth: u16, rtr: Option<Rtr>, config: Config) -> (Host, Host) {
-    let mut one = Host::new(&agreement(Role::Initiator, depth, rtr), config);
-    let mut two = Host::new(&agreement(Role::Responder, depth, rtr), config);
-    for host in [&mut one, &mut two] {
-        host.ram.expose(REGION, BASE, (0..8192).map(|byte| byte as u8).collect());
-    }
-    (one, two)
-}
-
-fn pair() -> (Host, Host) {
-    pair_with(4, None, Config::default())
-}
-
-fn post(host: &mut Host, work: u64, operation: Operation, data: &[u8]) {
-    host.ram.works.insert(work, data.to_vec());
-    let len = if matches!(operation, Operation::Atomic { .. }) { 0 } else { data.len() as u32 };
-    host.stream.post(Request { work, operation, len, fence: false }).expect("the stream takes it");
-}
-
-const SEND: Operation = Operation::Send { invalidate: None, solicited: false };
-
-fn write(to: u64) -> Operation {
-    Operation::Write { stag: Stag(REGION), to: BASE + to, immediate: None }
-}
-
-fn read(from: u64) -> Operation {
-    Operation::Read { source: Stag(REGION), source_to: BASE + from, sink: Stag(9), sink_to: 0x40 }
-}
-
-fn ok(works: impl IntoIterator<Item = u64>) -> Vec<(u64, Status)> {
-    works.into_iter().map(|work| (work, Status::Success)).collect()
-}
-
-/// Frames a segment as the initiator's first FPDU.
-fn first(segment: &[u8]) -> Vec<u8> {
-    let mut sender = fpdu::Sender::new(true, false);
-    let mut out = vec![0; sender.room(segment.len())];
-    let done = sender.frame(&mut out, segment, 0, |_, _, _| Ok::<_, ()>(false));
-    out.truncate(done.expect("nothing is fetched"));
-    out
-}
-
-fn untagged(first: u8, rdmap: u8, queue: u32, msn: u32, offset: u32, data: &[u8]) -> Vec<u8> {
-    let numbers = [0, queue, msn, offset].map(u32::to_be_bytes).concat();
-    [&[first, rdmap], &numbers[..], data].concat()
-}
-
-fn tagged(rdmap: u8, stag: u32, to: u64, data: &[u8]) -> Vec<u8> {
-    [&[0xc1, rdmap][..], &stag.to_be_bytes(), &to.to_be_bytes(), data].concat()
-}
-
-fn read_payload(size: u32, source: u32, to: u64) -> Vec<u8> {
-    [&[0; 12][..], &size.to_be_bytes(), &source.to_be_bytes(), &to.to_be_bytes()].concat()
-}
 
 #[test]
 fn every_operation_arrives() {
@@ -501,4 +446,80 @@ fn responses_that_were_not_asked_for_are_refused() {
         assert!(matches!(one.events[0], Event::Terminated { terminate, .. } if terminate.reason == reason), "{reason}");
         assert_eq!((one.completions(), &one.ram.works[&1][..]), (vec![(1, Status::Flushed)], &[0; 8][..]));
     }
+}
+
+/// The reasons of the Terminate messages that a host has sent or got.
+fn reasons(host: &Host) -> Vec<Reason> {
+    let reason = |event: &Event| match event {
+        Event::Terminated { terminate, .. } => Some(terminate.reason),
+        _ => None,
+    };
+    host.events.iter().filter_map(reason).collect()
+}
+
+#[test]
+fn iw_terminate_another_opcode_inside_of_a_send_is_refused() {
+    // With Solicited Event, with Invalidate, and immediate data whose length fits.
+    for (opcode, data) in [(0x45, &b"llo"[..]), (0x44, b"llo"), (0x48, &[7; 8]), (0x49, &[7; 8])] {
+        let (_, mut two) = pair();
+        two.ram.post_receive(1, 16);
+        two.ram.post_receive(2, 16);
+        two.receive(&first(&untagged(0x01, 0x43, 0, 1, 0, b"he")));
+        let offset = if data.len() == 8 { 0 } else { 2 };
+        two.receive(&first(&untagged(0x41, opcode, 0, 1, offset, data)));
+        assert_eq!(reasons(&two), [Reason::RdmapOpcode], "{opcode:#x}");
+        let failed = Event::ReceiveFailed { receive: 1, status: Status::General };
+        assert!(two.events.contains(&failed), "{opcode:#x}: {:?}", two.events);
+        assert_eq!(two.ram.posted.len(), 1, "{opcode:#x} takes no other receive request");
+    }
+}
+
+#[test]
+fn iw_rtr_a_send_with_data_is_an_ordinary_one() {
+    let rtr = || pair_with(4, Some(Rtr::Send), Config::default()).1;
+    let received =
+        |receive, len| Event::Received(Received { receive, len, solicited: false, invalidated: None, immediate: None });
+    let whole = first(&untagged(0x41, 0x43, 0, 1, 0, b"hello"));
+    let empty = first(&untagged(0x41, 0x43, 0, 2, 0, b""));
+    let mut two = rtr();
+    two.ram.post_receive(1, 16);
+    two.ram.post_receive(2, 16);
+    two.receive(&whole);
+    two.receive(&empty);
+    assert_eq!(two.events, [received(1, 5), Event::Ready, received(2, 0)]);
+    assert_eq!(&two.ram.receives[&1][..5], b"hello");
+    // A segment without data that is not the last one of its message.
+    let mut two = rtr();
+    two.ram.post_receive(1, 16);
+    two.receive(&first(&untagged(0x01, 0x43, 0, 1, 0, b"")));
+    two.receive(&whole);
+    assert_eq!(two.events, [Event::Ready, received(1, 5)]);
+    // Only one message is skipped.
+    let mut two = rtr();
+    two.ram.post_receive(1, 16);
+    two.receive(&first(&untagged(0x41, 0x43, 0, 1, 0, b"")));
+    two.receive(&empty);
+    assert_eq!(two.events, [Event::Ready, received(1, 0)]);
+}
+
+#[test]
+fn iw_close_a_read_that_arrives_behind_the_own_end_resets() {
+    let request = first(&untagged(0x41, 0x41, 1, 1, 0, &read_payload(8, REGION, BASE)));
+    let (_, mut two) = pair();
+    two.stream.close(NOW);
+    // Before the end is sent, the request is served.
+    two.receive(&request);
+    assert_eq!(two.stream.state(), State::Closing);
+    two.transmit();
+    assert!(two.finished && !two.output.is_empty());
+    two.receive(&first(&untagged(0x41, 0x41, 1, 2, 0, &read_payload(8, REGION, BASE))));
+    two.transmit();
+    assert_eq!((two.closed(), two.reset), (Some(Close::Lost), true));
+    // A WRITE needs no answer, so it is placed.
+    let (_, mut two) = pair();
+    two.stream.close(NOW);
+    two.transmit();
+    two.receive(&first(&tagged(0x40, REGION, BASE, b"late")));
+    two.receive_end();
+    assert_eq!((two.closed(), &two.ram.regions[&Stag(REGION)].bytes[..4]), (Some(Close::Graceful), &b"late"[..]));
 }

@@ -4,13 +4,19 @@
 
 use softhca_iwarp::rdmap::Atomic;
 use softhca_iwarp::{
-    Agreement, Close, Config, Event, Fault, Memory, Receive, Role, Rtr, Stag, Status, Stream, Transmit,
+    Agreement, Close, Config, Event, Fault, Memory, Operation, Receive, Request, Role, Rtr, Stag, Status, Stream,
+    Transmit, fpdu,
 };
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 use wire::icrc::Folding;
 
 pub(crate) const NOW: Duration = Duration::ZERO;
+/// The region that each host of a pair exposes: 8192 bytes that count up.
+pub(crate) const REGION: u32 = 0x1100;
+/// The address of that region.
+pub(crate) const BASE: u64 = 0x7f00_0000_1000;
+pub(crate) const SEND: Operation = Operation::Send { invalidate: None, solicited: false };
 
 /// A region that the peer may access.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -204,6 +210,60 @@ pub(crate) fn agreement(role: Role, depth: u16, rtr: Option<Rtr>) -> Agreement {
         ord: depth,
         rtr,
     }
+}
+
+/// An initiator and a responder.
+pub(crate) fn pair_with(depth: u16, rtr: Option<Rtr>, config: Config) -> (Host, Host) {
+    let mut one = Host::new(&agreement(Role::Initiator, depth, rtr), config);
+    let mut two = Host::new(&agreement(Role::Responder, depth, rtr), config);
+    for host in [&mut one, &mut two] {
+        host.ram.expose(REGION, BASE, (0..8192).map(|byte| byte as u8).collect());
+    }
+    (one, two)
+}
+
+pub(crate) fn pair() -> (Host, Host) {
+    pair_with(4, None, Config::default())
+}
+
+pub(crate) fn post(host: &mut Host, work: u64, operation: Operation, data: &[u8]) {
+    host.ram.works.insert(work, data.to_vec());
+    let len = if matches!(operation, Operation::Atomic { .. }) { 0 } else { data.len() as u32 };
+    host.stream.post(Request { work, operation, len, fence: false }).expect("the stream takes it");
+}
+
+pub(crate) fn write(to: u64) -> Operation {
+    Operation::Write { stag: Stag(REGION), to: BASE + to, immediate: None }
+}
+
+pub(crate) fn read(from: u64) -> Operation {
+    Operation::Read { source: Stag(REGION), source_to: BASE + from, sink: Stag(9), sink_to: 0x40 }
+}
+
+pub(crate) fn ok(works: impl IntoIterator<Item = u64>) -> Vec<(u64, Status)> {
+    works.into_iter().map(|work| (work, Status::Success)).collect()
+}
+
+/// Frames a segment as the initiator's first FPDU.
+pub(crate) fn first(segment: &[u8]) -> Vec<u8> {
+    let mut sender = fpdu::Sender::new(true, false);
+    let mut out = vec![0; sender.room(segment.len())];
+    let done = sender.frame(&mut out, segment, 0, |_, _, _| Ok::<_, ()>(false));
+    out.truncate(done.expect("nothing is fetched"));
+    out
+}
+
+pub(crate) fn untagged(first: u8, rdmap: u8, queue: u32, msn: u32, offset: u32, data: &[u8]) -> Vec<u8> {
+    let numbers = [0, queue, msn, offset].map(u32::to_be_bytes).concat();
+    [&[first, rdmap], &numbers[..], data].concat()
+}
+
+pub(crate) fn tagged(rdmap: u8, stag: u32, to: u64, data: &[u8]) -> Vec<u8> {
+    [&[0xc1, rdmap][..], &stag.to_be_bytes(), &to.to_be_bytes(), data].concat()
+}
+
+pub(crate) fn read_payload(size: u32, source: u32, to: u64) -> Vec<u8> {
+    [&[0; 12][..], &size.to_be_bytes(), &source.to_be_bytes(), &to.to_be_bytes()].concat()
 }
 
 /// Passes all bytes of both hosts, until both are silent.
