@@ -43,11 +43,13 @@ macro_rules! reasons {
             /// All reasons that the RFCs define.
             pub const ALL: &[Reason] = &[$(Reason::$name),+];
 
-            /// The reason with these numbers.
+            /// The reason with these numbers. RDMAP's catastrophic error has no codes, so any code is
+            /// taken: siw sends 0xff.
             #[must_use]
             pub fn new(layer: u8, kind: u8, code: u8) -> Reason {
                 match (layer, kind, code) {
                     $(($layer, $kind, $code) => Reason::$name,)+
+                    (0, 0, _) => Reason::RdmapCatastrophic,
                     _ => Reason::Other { layer: layer & 0x0f, kind: kind & 0x0f, code },
                 }
             }
@@ -352,6 +354,19 @@ mod tests {
             assert_eq!(Reason::new(layer, kind, code), reason);
             assert!(Reason::ALL[..nth].iter().all(|other| other.numbers() != reason.numbers()), "{reason:?}");
         }
+    }
+
+    #[test]
+    fn a_catastrophic_error_may_have_any_code() {
+        // siw sends 0xff if the key of its own SEND is bad.
+        for code in 0..=0xff {
+            assert_eq!(Reason::new(0, 0, code), Reason::RdmapCatastrophic);
+        }
+        for doubtful in [Layout::Rfc, Layout::Siw] {
+            let (terminate, _) = Terminate::parse(&hex("00ff0000"), doubtful).unwrap();
+            assert_eq!(terminate.to_string(), "RDMAP, local: local catastrophic error (0/0/0x0)");
+        }
+        assert_eq!(Reason::new(1, 0, 0xff), Reason::Other { layer: 1, kind: 0, code: 0xff }, "DDP's has the code 0");
     }
 
     #[test]
