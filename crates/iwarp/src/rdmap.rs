@@ -211,7 +211,8 @@ pub enum Atomic {
 }
 
 impl Atomic {
-    /// What the target holds afterwards if it holds `value` before.
+    /// What the target holds afterwards if it holds `value` before. The masks count here, so the
+    /// owner of the memory only has to exchange the two values atomically.
     #[must_use]
     pub fn apply(&self, value: u64) -> u64 {
         match *self {
@@ -318,6 +319,7 @@ impl AtomicResponse {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
     #[test]
     fn every_opcode_is_its_number_with_version_1() {
@@ -374,15 +376,70 @@ mod tests {
         assert_eq!(AtomicResponse::parse(&emitted), response);
     }
 
+    /// The sum bit by bit, with a carry that a boundary stops.
+    fn added(value: u64, add: u64, boundaries: u64) -> u64 {
+        let (mut sum, mut carry) = (0, 0);
+        for bit in 0..64 {
+            let digits = (value >> bit & 1) + (add >> bit & 1) + carry;
+            sum |= (digits & 1) << bit;
+            carry = if boundaries >> bit & 1 == 1 { 0 } else { digits >> 1 };
+        }
+        sum
+    }
+
     #[test]
-    fn atomics_respect_their_masks() {
-        let add = |value, add, boundaries| Atomic::FetchAdd { add, boundaries }.apply(value);
-        assert_eq!(add(u64::MAX, 2, 0), 1);
-        assert_eq!(add(0x00ff_0001, 0x0001_0001, 0x8000_8000), 0x0100_0002);
-        assert_eq!(add(0xffff, 1, 0x8000), 0, "no carry out of a field");
-        let swap = |value, compare| {
-            Atomic::CompareSwap { swap: 0xabcd, swap_mask: 0xff, compare, compare_mask: 0xff00 }.apply(value)
-        };
-        assert_eq!((swap(0x1234, 0x1299), swap(0x1234, 0x1334)), (0x12cd, 0x1234));
+    fn iw_atomic_fields_are_added_without_a_carry_between_them() {
+        let vectors = [
+            // One field of 64 bits, which wraps; marking its highest bit changes nothing.
+            (u64::MAX, 2, 0, 1),
+            (u64::MAX, 2, 1 << 63, 1),
+            (0x7fff_ffff_ffff_ffff, 1, 0, 0x8000_0000_0000_0000),
+            // Two fields of 32 bits: each wraps alone.
+            (0xffff_ffff_ffff_ffff, 0x0000_0001_0000_0001, 0x8000_0000_8000_0000, 0),
+            (0x0000_0000_ffff_ffff, 0x0000_0000_0000_0001, 0x8000_0000_8000_0000, 0),
+            (0x0000_0000_8000_0000, 0x0000_0000_8000_0000, 0x8000_0000_8000_0000, 0),
+            // From below: fields of 32 and of 16 bits, and 16 bits whose highest is not marked.
+            (0x0000_ffff_ffff_ffff, 0x0000_0001_0000_0001, 0x0000_8000_8000_0000, 0),
+            (0xffff_7fff_7fff_ffff, 0x0001_0001_0000_0001, 0x0000_8000_8000_0000, 0x0000_8000_8000_0000),
+            // Fields of 8 bits.
+            (0xff7f_0180_fe00_10ff, 0x0101_0180_0201_f001, 0x8080_8080_8080_8080, 0x0080_0200_0001_0000),
+            // Each bit is a field: an exclusive or.
+            (0xf0f0_f0f0_f0f0_f0f0, 0xff00_ff00_ff00_ff00, u64::MAX, 0x0ff0_0ff0_0ff0_0ff0),
+            // Subtracts from a field.
+            (0x0005_0005, 0x0000_fffe, 0x8000_8000, 0x0005_0003),
+        ];
+        for (value, add, boundaries, sum) in vectors {
+            assert_eq!(Atomic::FetchAdd { add, boundaries }.apply(value), sum, "{value:#x} {add:#x} {boundaries:#x}");
+            assert_eq!(added(value, add, boundaries), sum);
+        }
+    }
+
+    #[test]
+    fn iw_atomic_swaps_the_masked_bits_if_the_compared_bits_are_equal() {
+        let vectors = [
+            // All bits are compared and replaced, as in the verbs' operation.
+            (5, 9, u64::MAX, 5, u64::MAX, 9),
+            (5, 9, u64::MAX, 6, u64::MAX, 5),
+            // No bit is compared: a swap. None is replaced: a fetch.
+            (0x1234, 0xabcd, u64::MAX, 0x9999, 0, 0xabcd),
+            (0x1234, 0xabcd, 0, 0x1234, u64::MAX, 0x1234),
+            // The compared and the replaced bits need not be the same.
+            (0x1234, 0xabcd, 0xff, 0x1299, 0xff00, 0x12cd),
+            (0x1234, 0xabcd, 0xff, 0x1334, 0xff00, 0x1234),
+            // The highest bit is a lock, which is taken if it is free.
+            (0xff00_0000_0000_0000, 1 << 63, 1 << 63, 0, 1 << 63, 0xff00_0000_0000_0000),
+            (0x7f00_0000_0000_0000, 1 << 63, 1 << 63, 0, 1 << 63, 0xff00_0000_0000_0000),
+        ];
+        for (value, swap, swap_mask, compare, compare_mask, after) in vectors {
+            let atomic = Atomic::CompareSwap { swap, swap_mask, compare, compare_mask };
+            assert_eq!(atomic.apply(value), after, "{value:#x}: {atomic:x?}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn sums_are_those_of_each_bit(value: u64, add: u64, boundaries: u64) {
+            prop_assert_eq!(Atomic::FetchAdd { add, boundaries }.apply(value), added(value, add, boundaries));
+        }
     }
 }
