@@ -408,6 +408,35 @@ fn iw_read_refused_gets_the_reason_as_its_status() {
 }
 
 #[test]
+fn iw_read_refused_is_found_although_siw_writes_its_length_in_place_of_the_msn() {
+    // The READ of this MSN or length, from this offset, with the flags of each layout.
+    let refusal = |first: [u8; 3], msn, size, from| {
+        let repeated = untagged(0x41, 0x41, 1, msn, 0, &read_payload(size, REGION, BASE + from));
+        let mut payload = [&first[..], &[0, 0, 0], &repeated].concat();
+        payload[24..36].copy_from_slice(&[0, 0, 0, 9, 0, 0, 0, 0, 0, 0, 0, 0x40]);
+        common::first(&untagged(0x41, 0x47, 2, 1, 0, &payload))
+    };
+    let (siw, rfc) = ([0x10, 1, 0x07], [0x01, 1, 0xe0]);
+    // The offsets of three READs of one byte, the refusal, and which one it means.
+    for (offsets, refusal, means) in [
+        ([0, 8192, 4], refusal(siw, 1, 1, 8192), 2),
+        ([0, 4, 8192], refusal(siw, 1, 1, 8192), 3),
+        ([8192, 8192, 0], refusal(siw, 1, 1, 8192), 1),
+        ([8192, 8192, 0], refusal(rfc, 2, 1, 8192), 2),
+        ([0, 4, 8], refusal(siw, 1, 1, 8192), 0),
+    ] {
+        let (mut one, _) = pair();
+        for (work, offset) in (1..).zip(offsets) {
+            post(&mut one, work, read(offset), &[0]);
+        }
+        one.transmit();
+        one.receive(&refusal);
+        let status = |work| if work == means { Status::RemoteAccess } else { Status::Flushed };
+        assert_eq!(one.completions(), [1, 2, 3].map(|work| (work, status(work))), "{offsets:?}");
+    }
+}
+
+#[test]
 fn memory_that_goes_away_during_a_read_ends_it() {
     let (mut one, mut two) = pair();
     post(&mut one, 1, read(0), &[0; 8000]);

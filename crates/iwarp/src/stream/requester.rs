@@ -247,11 +247,10 @@ impl Requester {
     /// message names gets the status that the message means. What is sent but waits for an earlier
     /// work request is flushed as well: nothing succeeds behind an error.
     pub(super) fn flush(&mut self, refused: Option<&Terminate>, events: &mut VecDeque<Event>) {
-        if let Some(msn) = refused.and_then(refused_request)
-            && let Some(open) = self.open.iter().find(|open| open.msn == msn)
-            && let Some(terminate) = refused
+        if let Some(terminate) = refused
+            && let Some(nth) = self.refused(terminate)
         {
-            let posted = &mut self.queue[(open.nth - self.first) as usize];
+            let posted = &mut self.queue[(nth - self.first) as usize];
             posted.progress = Progress::Done(Status::of_refused(terminate.reason));
         }
         self.open.clear();
@@ -265,6 +264,30 @@ impl Requester {
         self.settle(events);
     }
 
+    /// The READ or atomic that a Terminate message names. siw repeats a READ with its length in
+    /// place of its MSN. So a READ is known by what it asks for, and by its MSN if several READs
+    /// ask for the same.
+    fn refused(&self, terminate: &Terminate) -> Option<u64> {
+        let failed = terminate.failed?;
+        let Place::Untagged { queue: QUEUE_REQUEST, msn, .. } = failed.header()?.place else { return None };
+        let repeated = failed.read_request();
+        let fits = |open: &&Open| repeated.is_none_or(|repeated| self.read_request(open.nth) == Some(repeated));
+        let with_msn = self.open.iter().filter(fits).find(|open| open.msn == msn);
+        let other = || self.open.iter().find(fits).filter(|_| repeated.is_some());
+        with_msn.or_else(other).map(|open| open.nth)
+    }
+
+    /// What a work request asks for, if it is a READ.
+    fn read_request(&self, nth: u64) -> Option<ReadRequest> {
+        let request = &self.queue[(nth - self.first) as usize].request;
+        match request.operation {
+            Operation::Read { source, source_to, sink, sink_to } => {
+                Some(ReadRequest { sink, sink_to, size: request.len, source, source_to })
+            }
+            _ => None,
+        }
+    }
+
     /// Completes what is done at the front of the queue.
     fn settle(&mut self, events: &mut VecDeque<Event>) {
         while let Some(&Posted { request, progress: Progress::Done(status), hidden }) = self.queue.front() {
@@ -275,14 +298,6 @@ impl Requester {
                 events.push_back(Event::Completed { work: request.work, status });
             }
         }
-    }
-}
-
-/// The MSN of the READ or atomic that a Terminate message names.
-fn refused_request(terminate: &Terminate) -> Option<u32> {
-    match terminate.failed?.header()?.place {
-        Place::Untagged { queue: QUEUE_REQUEST, msn, .. } => Some(msn),
-        _ => None,
     }
 }
 
