@@ -10,12 +10,13 @@ use captured::Captured;
 use common::{Host, NOW, Region};
 use softhca_iwarp::ddp::{Header, Place};
 use softhca_iwarp::fpdu::{self, Receiver, Sender};
+use softhca_iwarp::negotiation::Asked;
 use softhca_iwarp::rdmap::{Opcode, ReadRequest};
 use softhca_iwarp::startup::{Frame, Kind};
 use softhca_iwarp::terminate::Layout;
 use softhca_iwarp::{
     Answer, Config, Error, Event, Initiator, Operation, Quirks, Reason, Received, Request, Responder, Side, Stag,
-    Terminate, Terms,
+    Status, Terminate, Terms,
 };
 
 /// Captures whose start-up is invalid: the side, and why.
@@ -156,6 +157,23 @@ fn check_segment(captured: &Captured, segment: &[u8]) {
     if opcode == Opcode::Terminate {
         let (terminate, layout) = Terminate::parse(data, Layout::Siw).expect("a Terminate message");
         assert!(terminate.reason.is_known() && (layout == Layout::Siw || captured.name == "pk_terminate"));
+        let mut bytes = [0; Terminate::MOST];
+        let len = terminate.emit(&mut bytes);
+        // A program with a plain socket sent the RFC's layout. All others are siw's.
+        if captured.name != "pk_terminate" {
+            to_siws_layout(&mut bytes, &terminate);
+        }
+        assert_eq!(bytes[..len], *data, "{}", captured.name);
+    }
+}
+
+/// Changes a Terminate message of the RFC's layout to siw's.
+fn to_siws_layout(bytes: &mut [u8; Terminate::MOST], terminate: &Terminate) {
+    bytes[0] = bytes[0].rotate_left(4);
+    bytes[2] = bytes[2].reverse_bits();
+    if let Some(failed) = &terminate.failed {
+        let header = failed.header().expect("a whole header").size() as u16;
+        bytes[4..6].copy_from_slice(&(failed.len - header).to_be_bytes());
     }
 }
 
@@ -208,10 +226,15 @@ fn split(segments: Vec<Vec<u8>>) -> [Vec<Vec<u8>>; 2] {
     [own, responses]
 }
 
+/// The Terminate message that a side sent.
+fn message_of(segments: &[Vec<u8>], doubtful: Layout) -> Option<Terminate> {
+    let segment = segments.iter().find(|segment| opcode(segment) == Some(Opcode::Terminate))?;
+    Some(Terminate::parse(&segment[18..], doubtful).expect("a Terminate message").0)
+}
+
 /// The reason of the Terminate message that a side sent.
 fn terminate_of(segments: &[Vec<u8>], doubtful: Layout) -> Option<Reason> {
-    let segment = segments.iter().find(|segment| opcode(segment) == Some(Opcode::Terminate))?;
-    Some(Terminate::parse(&segment[18..], doubtful).expect("a Terminate message").0.reason)
+    message_of(segments, doubtful).map(|terminate| terminate.reason)
 }
 
 fn terminated(host: &Host) -> Option<(Side, Reason)> {
@@ -278,7 +301,7 @@ fn replay(host: &mut Host, captured: &[Vec<u8>], crc: bool, mut responses: &[Vec
 
 #[test]
 fn a_responder_of_this_crate_answers_as_siw_does() {
-    let mut answered = 0;
+    let (mut answered, mut repeated) = (0, (0, 0));
     for captured in captured::all() {
         let name = &captured.name[..];
         if is_invalid(&captured) || name.starts_with("kp_") {
@@ -332,7 +355,25 @@ fn a_responder_of_this_crate_answers_as_siw_does() {
         let siws_reason = terminate_of(&siws, Layout::Siw);
         match OTHER_REASONS.iter().find(|(other, ..)| *other == name) {
             Some((_, our, their)) => assert_eq!((ours, siws_reason), (*our, *their), "{name}"),
-            None => assert_eq!(ours, siws_reason, "{name}"),
+            None => {
+                assert_eq!(ours, siws_reason, "{name}");
+                // Ours, as the peer reads it.
+                let our = message_of(&segments(&host.output, crc), Layout::Rfc);
+                let theirs = message_of(&siws, Layout::Siw);
+                let failed = |terminate: Option<Terminate>| terminate.and_then(|terminate| terminate.failed);
+                let (ours, theirs) = (failed(our), failed(theirs));
+                if let (Some(ours), Some(theirs)) = (ours, theirs)
+                    && let Some(request) = ours.read_request()
+                {
+                    // siw puts the length of the READ in place of the MSN, and counts no payload.
+                    assert!(theirs.read_request().is_none_or(|theirs| theirs == request), "{name}");
+                    assert_eq!((ours.opcode(), theirs.len), (theirs.opcode(), 18), "{name}");
+                    repeated.1 += 1;
+                } else if theirs.is_some() {
+                    assert_eq!(ours, theirs, "{name}");
+                    repeated.0 += 1;
+                }
+            }
         }
         // siw speaks first without being allowed to, and overlooks what arrives just after its
         // reply.
@@ -341,12 +382,85 @@ fn a_responder_of_this_crate_answers_as_siw_does() {
         }
         answered += 1;
     }
-    assert_eq!(answered, 56);
+    assert_eq!((answered, repeated), (56, (11, 7)));
+}
+
+/// The request of a capture, in one piece or byte by byte, and what the responder says and sends.
+fn ask(captured: &Captured, piece: usize) -> (Result<Option<Asked>, Error>, Option<Vec<u8>>) {
+    let mut responder = Responder::new(Terms::default(), NOW);
+    for bytes in captured.initiator.chunks(piece) {
+        match responder.receive(bytes) {
+            Ok(None) => {}
+            // More data may follow the request, which is an error.
+            Ok(Some(asked)) if captured.initiator.len() == frame_len(&captured.initiator) => {
+                return (Ok(Some(asked)), responder.poll_transmit());
+            }
+            Ok(Some(_)) => {}
+            Err(error) => {
+                assert_eq!(responder.receive(b"more"), Err(Error::Order), "{}", captured.name);
+                assert_eq!(responder.accept(1, 1, b""), Err(Error::Order), "{}", captured.name);
+                return (Err(error), responder.poll_transmit());
+            }
+        }
+    }
+    (Ok(None), responder.poll_transmit())
+}
+
+#[test]
+fn a_request_that_is_invalid_gets_no_reply() {
+    let early = ("pk_extra_data", Kind::Request, Error::Early);
+    let mut refused = 0;
+    for captured in captured::all() {
+        let bad = BAD_START_UPS
+            .iter()
+            .chain([&early])
+            .find(|(name, kind, _)| *name == captured.name && *kind == Kind::Request);
+        let Some((name, _, error)) = bad else { continue };
+        for piece in [usize::MAX, 7, 1] {
+            assert_eq!(ask(&captured, piece), (Err(error.clone()), None), "{name}");
+        }
+        // siw answers two of them: it accepts revision 0, and rejects a request without fields.
+        let siw_answers = ["pk_rev0", "pk_short_v2"].contains(name);
+        assert_eq!(captured.responder.is_empty(), !siw_answers, "{name}");
+        if siw_answers {
+            let mut initiator = Initiator::new(Terms::default(), b"", NOW).expect("no private data");
+            initiator.poll_transmit();
+            assert_eq!(initiator.receive(&captured.responder), Err(error.clone()), "{name}");
+            assert_eq!(initiator.poll_transmit(), None, "{name}");
+        }
+        refused += 1;
+    }
+    assert_eq!(refused, 6);
+}
+
+#[test]
+fn private_data_that_siw_cannot_take_is_taken_and_not_sent_to_siw() {
+    let all = captured::all();
+    let find = |name| all.iter().find(|captured| captured.name == name).expect("a capture");
+    for (name, len) in [("pk_pd_300", 300), ("kk_pdata_252", 252)] {
+        let captured = find(name);
+        let private = &captured.initiator[24..];
+        assert_eq!(private.len(), len);
+        let crc = captured.initiator[16] & 0x40 != 0;
+        let terms = Terms { crc, ird: 4, ord: 4, ..Terms::default() };
+        let siw = Terms { quirks: Quirks::SIW, ..terms };
+        assert_eq!(Initiator::new(siw, private, NOW).map(drop), Err(Error::PrivateLength(len)));
+        let mut request = captured.initiator.clone();
+        // The length that siw does not write.
+        request[18..20].copy_from_slice(&(4 + len as u16).to_be_bytes());
+        let mut initiator = Initiator::new(terms, private, NOW).expect("less than 508 bytes");
+        assert_eq!(initiator.poll_transmit(), Some(request.clone()), "{name}");
+        let mut responder = Responder::new(siw, NOW);
+        let asked = responder.receive(&request).expect("a valid request").expect("a whole request");
+        assert_eq!((asked.ird, asked.ord, &asked.private[..]), (4, 4, private), "{name}");
+        let (reply, _) = responder.accept(4, 4, b"").expect("no private data");
+        assert!(matches!(initiator.receive(&reply), Ok((24, Some(Answer::Accepted(..))))), "{name}");
+    }
 }
 
 #[test]
 fn an_initiator_of_this_crate_asks_as_siw_does() {
-    let mut asked = 0;
+    let (mut asked, mut denied_reads) = (0, 0);
     for captured in captured::all() {
         let name = &captured.name[..];
         let crc = reply_has_crc(&captured);
@@ -407,12 +521,18 @@ fn an_initiator_of_this_crate_asks_as_siw_does() {
             assert_eq!(sent(&host, crc), [own, responses], "{name}");
             let peer = terminate_of(&siws, Layout::Siw).map(|reason| (Side::Peer, reason));
             assert_eq!(terminated(&host), peer, "{name}");
+            let refused = message_of(&siws, Layout::Siw).and_then(|message| message.failed?.read_request());
+            if refused.is_some() {
+                let denied = host.completions().into_iter().filter(|(_, status)| *status == Status::RemoteAccess);
+                assert_eq!(denied.count(), 1, "{name}: siw repeats the READ that it refuses");
+                denied_reads += 1;
+            }
         }
         host.receive_end();
         assert!(host.closed().is_some(), "{name}");
         asked += 1;
     }
-    assert_eq!(asked, 59);
+    assert_eq!((asked, denied_reads), (59, 5));
 }
 
 /// Whether a program with a plain socket sent what no stream would send.
