@@ -3,6 +3,8 @@
 //!
 //! Two properties of siw need no switch, because the RFCs ask the same of everyone: the padding of
 //! its FPDUs is not zero, which a receiver ignores, and as responder it may send first.
+//! Nor does a third: siw repeats a READ that it refuses with its length in place of its MSN, so the
+//! READ is known by what it asks for.
 
 use std::time::Duration;
 
