@@ -4,10 +4,10 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use iwarp::rdmap::Atomic;
-use iwarp::startup::{Frame, Kind};
+use iwarp::startup::{Frame, HEADER_LEN, Kind, MOST_PRIVATE, RtrSet, UNKNOWN_DEPTH};
 use iwarp::{
-    Agreement, Config, Event, Fault, Initiator, Memory, Operation, PostError, Receive, Request, Responder, Role, Rtr,
-    Stag, State, Stream, Terms, Transmit, fpdu,
+    Agreement, Answer, Config, Event, Fault, Immediate, Initiator, Memory, Operation, PostError, Quirks, Receive,
+    Request, Responder, Role, Rtr, Stag, State, Stream, Terms, Transmit, fpdu,
 };
 use wire::icrc::Folding;
 
@@ -35,10 +35,11 @@ pub(crate) fn run(bytes: &[u8]) {
         ord: 2,
         rtr: [None, Some(Rtr::Send), Some(Rtr::Write), Some(Rtr::Read)][usize::from(flags >> 4) % 4],
     };
-    let config = Config { depth: DEPTH, ..Config::default() };
+    let config = Config { depth: DEPTH, quirks: quirks(is(64)), ..Config::default() };
     let mut peer = fpdu::Sender::new(agreement.crc, agreement.receives_markers);
     let stream = Stream::new(&agreement, config, Duration::ZERO);
-    let mut end = End { stream, memory: Arena::default(), posted: 0, open: BTreeSet::new(), is_closed: false };
+    let memory = Arena { invalidates: is(128), ..Arena::default() };
+    let mut end = End { stream, memory, posted: 0, open: BTreeSet::new(), is_closed: false };
     while !feed.is_empty() {
         end.step(&mut feed, &mut peer);
     }
@@ -53,16 +54,51 @@ fn start_up(bytes: &[u8]) {
             assert_eq!(Frame::parse(kind, &again), Ok(Some((frame, len))));
         }
     }
-    let terms = Terms::default();
+    // The last byte, because a frame begins with its key.
+    let last = bytes.last().copied().unwrap_or_default();
+    let is = |bit: u8| last & bit != 0;
+    let terms = Terms {
+        revision: if is(1) { 1 } else { 2 },
+        crc: !is(2),
+        markers: is(4),
+        sends_markers: !is(8),
+        peer_to_peer: is(16).then_some(RtrSet { send: is(32), write: !is(32), read: is(64) }),
+        quirks: quirks(is(128)),
+        ..Terms::default()
+    };
     let mut initiator = Initiator::new(terms, b"", LATE).expect("no private data");
     let mut responder = Responder::new(terms, LATE);
     for piece in bytes.chunks(1 + bytes.len() / 3) {
-        let _ = initiator.receive(piece);
-        if let Ok(Some(_)) = responder.receive(piece) {
-            let _ = responder.accept(2, 2, b"");
+        if let Ok((len, answer)) = initiator.receive(piece) {
+            assert!(len <= piece.len());
+            if let Some(Answer::Accepted(agreement, private)) = answer {
+                check(&agreement, &terms, &private);
+            }
+        }
+        if let Ok(Some(asked)) = responder.receive(piece) {
+            let (reply, agreement) = responder.accept(2, 2, b"").expect("no private data, and the request is there");
+            check(&agreement, &terms, &asked.private);
+            assert!(agreement.ord <= 2 && (agreement.ord <= asked.ird || asked.ird == UNKNOWN_DEPTH));
+            assert!(matches!(Frame::parse(Kind::Reply, &reply), Ok(Some((_, len))) if len == reply.len()));
+            assert!(responder.accept(2, 2, b"").is_err(), "there is one answer");
         }
     }
-    assert!(initiator.poll_transmit().is_some_and(|last| last.len() < 600));
+    let most = HEADER_LEN + MOST_PRIVATE;
+    assert!(initiator.poll_transmit().is_some_and(|last| last.len() <= most));
+    assert!(responder.poll_transmit().is_none_or(|last| last.len() <= most));
+}
+
+fn quirks(siw: bool) -> Quirks {
+    if siw { Quirks::SIW } else { Quirks::default() }
+}
+
+/// What start-up agreed on is within the terms of this side.
+fn check(agreement: &Agreement, terms: &Terms, private: &[u8]) {
+    assert!(private.len() <= MOST_PRIVATE);
+    assert!(agreement.ird <= terms.ird.max(terms.most_ird) && agreement.ord <= terms.ord);
+    assert!(agreement.crc || !terms.crc);
+    assert!(agreement.receives_markers == terms.markers && (terms.sends_markers || !agreement.sends_markers));
+    assert!(agreement.rtr.is_none() || agreement.revision == 2);
 }
 
 /// One end of a stream, and its program.
@@ -98,6 +134,8 @@ impl End {
                 1 => self.stream.close(Duration::ZERO),
                 2 => self.stream.handle_timeout(LATE),
                 3 => self.stream.lost(),
+                4 => self.stream.abort(),
+                5 => self.memory.is_closed = false,
                 _ => {}
             },
         }
@@ -110,12 +148,26 @@ impl End {
     }
 
     fn post(&mut self, feed: &mut Feed<'_>) {
-        let (stag, to) = (Stag(feed.word()), feed.word().into());
-        let operation = match feed.byte() % 4 {
+        let (stag, to) = (Stag(feed.word()), u64::from(feed.word()));
+        let kind = feed.byte();
+        let immediate = Immediate { data: [kind; 8], solicited: kind & 0x80 != 0 };
+        let (one, two) = (to.rotate_left(kind.into()), u64::from(stag.0));
+        let operation = match kind % 9 {
             0 => Operation::Send { invalidate: None, solicited: false },
             1 => Operation::Write { stag, to, immediate: None },
             2 => Operation::Read { source: stag, source_to: to, sink: REGION, sink_to: 0 },
-            _ => Operation::Local,
+            3 => Operation::Local,
+            4 => Operation::Send { invalidate: Some(stag), solicited: immediate.solicited },
+            5 => Operation::Write { stag, to, immediate: Some(immediate) },
+            6 => Operation::Immediate(immediate),
+            7 => {
+                let atomic = Atomic::FetchAdd { add: one, boundaries: two };
+                Operation::Atomic { target: stag, target_to: to, atomic }
+            }
+            _ => {
+                let atomic = Atomic::CompareSwap { swap: one, swap_mask: two, compare: two, compare_mask: one };
+                Operation::Atomic { target: stag, target_to: to, atomic }
+            }
         };
         let request = Request { work: self.posted, operation, len: feed.byte().into(), fence: feed.byte() & 1 != 0 };
         match self.stream.post(request) {
@@ -144,7 +196,10 @@ impl End {
             match event {
                 Event::Completed { work, .. } => assert!(self.open.remove(&work), "{work} completes once"),
                 Event::Closed(_) => self.is_closed = true,
-                Event::Received(received) => assert!(received.len as usize <= LEN),
+                Event::Received(received) => {
+                    assert!(received.len as usize <= LEN && (received.immediate.is_none() || received.len == 0));
+                    assert!(received.invalidated.is_none_or(|stag| stag == REGION), "only a region is invalidated");
+                }
                 _ => {}
             }
         }
@@ -160,13 +215,17 @@ impl End {
 /// A region of [`LEN`] bytes, and so many bytes for each buffer.
 struct Arena {
     region: [u8; LEN],
+    /// The peer may invalidate the region.
+    invalidates: bool,
+    /// The peer has invalidated the region.
+    is_closed: bool,
     receives: usize,
     taken: u64,
 }
 
 impl Default for Arena {
     fn default() -> Self {
-        Self { region: [0; LEN], receives: 0, taken: 0 }
+        Self { region: [0; LEN], invalidates: false, is_closed: false, receives: 0, taken: 0 }
     }
 }
 
@@ -176,7 +235,7 @@ fn inside(offset: u32, len: usize) {
 
 impl Arena {
     fn part(&mut self, stag: Stag, to: u64, len: usize) -> Result<&mut [u8], Fault> {
-        if stag != REGION {
+        if stag != REGION || self.is_closed {
             return Err(Fault::Stag);
         }
         let at = usize::try_from(to).map_err(|_| Fault::Bounds)?;
@@ -220,16 +279,27 @@ impl Memory for Arena {
     }
 
     fn read(&mut self, stag: Stag, to: u64, out: &mut [u8], _: Option<&mut Folding>) -> Result<bool, Fault> {
-        let part = self.part(stag, to, out.len()).expect("it was checked");
-        out.copy_from_slice(part);
+        assert_eq!(stag, REGION, "it was checked");
+        // The peer may have invalidated the region since.
+        out.copy_from_slice(self.part(stag, to, out.len())?);
         Ok(false)
     }
 
-    fn atomic(&mut self, stag: Stag, to: u64, _: &Atomic) -> Result<u64, Fault> {
-        self.part(stag, to, 8).map(|_| 0)
+    fn atomic(&mut self, stag: Stag, to: u64, atomic: &Atomic) -> Result<u64, Fault> {
+        let part = self.part(stag, to, 8)?;
+        let before = u64::from_ne_bytes(part.try_into().expect("8 bytes"));
+        part.copy_from_slice(&atomic.apply(before).to_ne_bytes());
+        Ok(before)
     }
 
-    fn invalidate(&mut self, _: Stag) -> Result<(), Fault> {
-        Err(Fault::Invalidate)
+    fn invalidate(&mut self, stag: Stag) -> Result<(), Fault> {
+        if stag != REGION || self.is_closed {
+            return Err(Fault::Stag);
+        }
+        if !self.invalidates {
+            return Err(Fault::Invalidate);
+        }
+        self.is_closed = true;
+        Ok(())
     }
 }
