@@ -13,8 +13,14 @@ use crate::workspace::Workspace;
 /// The folder of the conformance tests. Each of its tests must belong to a behaviour.
 const SUITE: &str = "crates/fabric/tests/conformance";
 /// Other folders, in which a test belongs to a behaviour if its name says so.
-const ELSEWHERE: &[&str] =
-    &["crates/fabric/tests", "crates/protocol/tests", "crates/agent/tests", "crates/iwarp/tests", "suite/tests"];
+const ELSEWHERE: &[&str] = &[
+    "crates/fabric/tests",
+    "crates/protocol/tests",
+    "crates/agent/tests",
+    "crates/iwarp/src",
+    "crates/iwarp/tests",
+    "suite/tests",
+];
 
 #[derive(Deserialize)]
 struct File {

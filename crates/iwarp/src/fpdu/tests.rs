@@ -50,7 +50,7 @@ fn known_crcs() {
 }
 
 #[test]
-fn literal_fpdus_are_framed_and_parsed() {
+fn iw_padding_makes_literal_fpdus_a_multiple_of_4() {
     for literal in [&HELLO[..], &EMPTY] {
         let segment = &literal[2..2 + usize::from(literal[1])];
         assert_eq!(frame(&mut Sender::new(true, false), segment, 14), literal);
@@ -61,7 +61,7 @@ fn literal_fpdus_are_framed_and_parsed() {
 }
 
 #[test]
-fn without_crc_the_field_is_zero_and_not_checked() {
+fn iw_crc_agreed_otherwise_the_field_is_zero_and_not_checked() {
     let mut fpdu = frame(&mut Sender::new(false, false), &HELLO[2..25], 18);
     assert_eq!((&fpdu[..28], &fpdu[28..]), (&HELLO[..28], &[0; 4][..]));
     fpdu[30] = 7;
@@ -69,14 +69,14 @@ fn without_crc_the_field_is_zero_and_not_checked() {
 }
 
 #[test]
-fn the_value_of_the_padding_is_ignored() {
+fn iw_padding_may_have_any_value() {
     let mut fpdu = frame(&mut Sender::new(false, false), &HELLO[2..25], 18);
     fpdu[26] = 7;
     assert!(receive(&mut Receiver::new(false, false), &fpdu, &[99]).is_ok());
 }
 
 #[test]
-fn each_flipped_bit_behind_the_length_is_found_by_the_crc() {
+fn iw_crc_finds_each_flipped_bit_behind_the_length() {
     for bit in 16..8 * HELLO.len() {
         let mut fpdu = HELLO;
         fpdu[bit / 8] ^= 1 << (bit % 8);
@@ -113,7 +113,7 @@ fn mulpdu_follows_the_rfc() {
 }
 
 #[test]
-fn markers_stand_at_every_512th_byte_and_point_back() {
+fn iw_markers_stand_at_every_512th_byte_and_point_back() {
     let mut sender = Sender::new(false, true);
     let first = frame(&mut sender, &[0xbb; 498], 14);
     // The marker at 0 belongs to the FPDU behind it. 4 + 2 + 498 + 4 bytes end at 508.
@@ -128,7 +128,7 @@ fn markers_stand_at_every_512th_byte_and_point_back() {
 }
 
 #[test]
-fn a_marker_before_the_crc_is_covered() {
+fn iw_markers_before_the_crc_are_covered() {
     let mut sender = Sender::new(true, true);
     // Marker, length and 506 bytes of segment end at 512, where the next marker stands.
     let fpdu = frame(&mut sender, &[0xbb; 506], 14);
@@ -138,7 +138,7 @@ fn a_marker_before_the_crc_is_covered() {
 }
 
 #[test]
-fn a_wrong_marker_is_found() {
+fn iw_markers_that_are_wrong_end_the_stream() {
     let mut stream = frame(&mut Sender::new(true, true), &[0xbb; 700], 14);
     stream[515] ^= 4;
     assert_eq!(receive(&mut Receiver::new(true, true), &stream, &[99]), Err(Reason::MpaMarker));

@@ -38,7 +38,7 @@ fn answer(terms: Terms, reply: &[u8]) -> (Result<Answer, Error>, Option<Vec<u8>>
 }
 
 #[test]
-fn crc_is_used_if_either_side_asks() {
+fn iw_crc_agreed_if_either_side_asks() {
     for (one, two, used) in [(false, false, false), (true, false, true), (false, true, true), (true, true, true)] {
         let (ours, theirs) =
             meet(Terms { crc: one, ..Terms::default() }, Terms { crc: two, ..Terms::default() }).unwrap();
@@ -47,7 +47,7 @@ fn crc_is_used_if_either_side_asks() {
 }
 
 #[test]
-fn markers_are_agreed_on_for_each_direction() {
+fn iw_markers_are_agreed_on_for_each_direction() {
     for (one, two) in [(false, false), (true, false), (false, true), (true, true)] {
         let with = |markers| Terms { markers, ..Terms::default() };
         let (ours, theirs) = meet(with(one), with(two)).unwrap();
@@ -57,7 +57,7 @@ fn markers_are_agreed_on_for_each_direction() {
 }
 
 #[test]
-fn a_responder_without_markers_rejects_a_peer_that_asks_for_them() {
+fn iw_markers_a_responder_without_them_rejects_a_peer_that_asks() {
     let request = b"MPA ID Req Frame\xd0\x02\0\x06\0\x04\0\x04hi";
     let mut responder = Responder::new(Terms { sends_markers: false, ..Terms::default() }, END);
     assert_eq!(responder.receive(request), Err(Error::Markers));
@@ -65,7 +65,7 @@ fn a_responder_without_markers_rejects_a_peer_that_asks_for_them() {
 }
 
 #[test]
-fn each_side_has_no_more_reads_outstanding_than_the_other_serves() {
+fn iw_depth_no_side_has_more_reads_outstanding_than_the_other_serves() {
     let depth = |ird, ord, most_ird| Terms { ird, ord, most_ird, ..Terms::default() };
     let (ours, theirs) = meet(depth(4, 8, 128), depth(2, 16, 6)).unwrap();
     assert_eq!((theirs.ird, theirs.ord), (6, 4), "raised towards the peer's ORD, as far as allowed");
@@ -73,7 +73,7 @@ fn each_side_has_no_more_reads_outstanding_than_the_other_serves() {
 }
 
 #[test]
-fn an_unknown_depth_changes_nothing() {
+fn iw_depth_an_unknown_one_changes_nothing() {
     let terms = Terms { ird: 3, ord: 5, ..Terms::default() };
     let (result, _) = answer(terms, &reply(0x50, 2, &[0x3f, 0xff, 0x3f, 0xff]));
     let Ok(Answer::Accepted(agreement, _)) = result else { panic!("{result:?}") };
@@ -92,7 +92,7 @@ fn revision_1_has_the_local_depths_and_serves_what_a_request_without_a_number_st
 }
 
 #[test]
-fn a_responder_that_wants_too_many_reads_gets_a_terminate() {
+fn iw_depth_refused_with_a_terminate() {
     let terms = Terms { crc: false, ..Terms::default() };
     let (result, sent) = answer(terms, &reply(0x10, 2, &[0, 4, 0, 200]));
     assert_eq!(result, Err(Error::Ird { asked: 200, most: 128 }));
@@ -101,7 +101,7 @@ fn a_responder_that_wants_too_many_reads_gets_a_terminate() {
 }
 
 #[test]
-fn the_responder_chooses_one_ready_to_receive_message() {
+fn iw_rtr_choice_is_one_message_that_both_sides_know() {
     let chosen = |offered| {
         let (ours, theirs) = meet(Terms { peer_to_peer: offered, ..Terms::default() }, Terms::default()).unwrap();
         assert_eq!(ours.rtr, theirs.rtr);
@@ -114,7 +114,7 @@ fn the_responder_chooses_one_ready_to_receive_message() {
 }
 
 #[test]
-fn a_choice_that_was_not_offered_gets_a_terminate_unless_the_peer_is_siw() {
+fn iw_rtr_choice_that_was_not_offered_gets_a_terminate_unless_the_peer_is_siw() {
     let terms = Terms { peer_to_peer: rtr(true, false, false), ..Terms::default() };
     let writes = reply(0x50, 2, &[0x80, 4, 0x80, 4]);
     let (result, sent) = answer(terms, &writes);
@@ -129,7 +129,7 @@ fn a_choice_that_was_not_offered_gets_a_terminate_unless_the_peer_is_siw() {
 }
 
 #[test]
-fn a_reply_in_another_revision_or_mode_is_refused() {
+fn iw_revision_of_the_reply_is_that_of_the_request() {
     assert_eq!(answer(Terms::default(), &reply(0x40, 1, b"")).0, Err(Error::Revision(1)));
     assert_eq!(answer(Terms::default(), &reply(0x40, 2, b"")).0, Err(Error::Mode));
     let old = Terms { revision: 1, ..Terms::default() };
@@ -139,7 +139,7 @@ fn a_reply_in_another_revision_or_mode_is_refused() {
 }
 
 #[test]
-fn a_peer_that_knows_only_revision_1_is_asked_again_in_revision_1() {
+fn iw_revision_1_is_asked_for_if_the_peer_knows_no_other() {
     let asked = |reply: &[u8]| {
         let mut initiator = Initiator::new(Terms::default(), b"hello", END).unwrap();
         initiator.poll_transmit();
@@ -156,7 +156,7 @@ fn a_peer_that_knows_only_revision_1_is_asked_again_in_revision_1() {
 }
 
 #[test]
-fn a_rejection_carries_private_data() {
+fn iw_reject_carries_private_data() {
     let mut responder = Responder::new(Terms { quirks: Quirks::SIW, ..Terms::default() }, END);
     responder.receive(b"MPA ID Req Frame\x10\x02\0\x04\0\x04\0\x04").unwrap();
     let (bytes, linger) = responder.reject(b"because").unwrap();
@@ -167,7 +167,7 @@ fn a_rejection_carries_private_data() {
 }
 
 #[test]
-fn data_behind_the_request_is_an_error() {
+fn iw_early_data_behind_the_request_is_an_error() {
     let request = b"MPA ID Req Frame\x10\x02\0\x04\0\x04\0\x04";
     let mut responder = Responder::new(Terms::default(), END);
     assert_eq!(responder.receive(&[&request[..], b"x"].concat()), Err(Error::Early));
@@ -214,7 +214,7 @@ fn deadlines_end_the_wait_for_a_frame_and_nothing_else() {
 }
 
 #[test]
-fn the_limits_of_private_data() {
+fn iw_private_data_has_its_limits() {
     let length = |terms, len| Initiator::new(terms, &vec![0; len], END).map(|_| ());
     let old = Terms { revision: 1, ..Terms::default() };
     let siw = Terms { quirks: Quirks::SIW, ..Terms::default() };
