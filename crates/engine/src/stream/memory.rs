@@ -21,6 +21,23 @@ pub(super) struct Access<'a> {
     pub(super) receives: &'a mut Receives<Receive>,
 }
 
+/// How often an atomic with masks is tried.
+const MASKED_TRIES: u32 = 1 << 16;
+
+/// Carries out an atomic with masks, which the processor does not have. An exchange fails only if
+/// the word has changed meanwhile. `None`: it always had.
+fn masked(atomic: &Atomic, carry_out: impl Fn(access::Atomic) -> Result<u64, Refusal>) -> Result<Option<u64>, Refusal> {
+    let mut before = carry_out(access::Atomic::FetchAdd(0))?;
+    for _ in 0..MASKED_TRIES {
+        let found = carry_out(access::Atomic::CompareSwap { compare: before, swap: atomic.apply(before) })?;
+        if found == before {
+            return Ok(Some(before));
+        }
+        before = found;
+    }
+    Ok(None)
+}
+
 /// Why a peer does not get what it asks for.
 fn fault(refusal: &Refusal) -> Fault {
     match refusal {
@@ -132,15 +149,20 @@ impl Memory for Access<'_> {
         if !to.is_multiple_of(8) {
             return Err(Fault::Unsupported);
         }
-        // The processor has atomics of whole words only.
-        let what = match *atomic {
-            Atomic::FetchAdd { add, boundaries: 0 } => access::Atomic::FetchAdd(add),
+        let qp = self.qp;
+        let carry_out = |what| access::atomic(qp.engine(), wanted, (stag.0, to), what);
+        let done = match *atomic {
+            Atomic::FetchAdd { add, boundaries: 0 } => carry_out(access::Atomic::FetchAdd(add)),
             Atomic::CompareSwap { swap, swap_mask: u64::MAX, compare, compare_mask: u64::MAX } => {
-                access::Atomic::CompareSwap { compare, swap }
+                carry_out(access::Atomic::CompareSwap { compare, swap })
             }
-            _ => return Err(Fault::Unsupported),
+            _ => match masked(atomic, carry_out) {
+                Ok(None) => return Err(Fault::Unsupported),
+                Ok(Some(before)) => Ok(before),
+                Err(refusal) => Err(refusal),
+            },
         };
-        access::atomic(self.qp.engine(), wanted, (stag.0, to), what).map_err(|refusal| self.refused("atomic", &refusal))
+        done.map_err(|refusal| self.refused("atomic", &refusal))
     }
 
     fn invalidate(&mut self, stag: Stag) -> Result<(), Fault> {
@@ -148,5 +170,35 @@ impl Memory for Access<'_> {
             self.qp.happened(format_args!("could not invalidate {:#x} for a peer: {why}", stag.0));
             Fault::Invalidate
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+
+    #[test]
+    fn an_atomic_with_masks_begins_again_if_the_word_changes() {
+        let (word, others) = (Cell::new(0x00ff_u64), Cell::new(2));
+        let carry_out = |what| {
+            let before = word.get();
+            match what {
+                access::Atomic::FetchAdd(add) => word.set(before.wrapping_add(add)),
+                access::Atomic::CompareSwap { compare, swap } if compare == before => word.set(swap),
+                _ => {}
+            }
+            // Another thread writes behind two of the accesses.
+            if others.get() > 0 {
+                others.set(others.get() - 1);
+                word.set(word.get() + 0x1_0000);
+            }
+            Ok(before)
+        };
+        // Bit 7 is a boundary, so 0xff + 1 does not reach bit 8.
+        let add = Atomic::FetchAdd { add: 1, boundaries: 0x80 };
+        let before = masked(&add, carry_out).ok().flatten();
+        assert_eq!((before, word.get()), (Some(0x2_00ff), 0x2_0000));
     }
 }
