@@ -23,8 +23,10 @@ record! {
         8 => rtr: u8,
         /// The revision of MPA.
         9 => revision: u8,
+        /// Work-arounds for the peer (`iwarp::Quirks::of`).
+        10 => quirks: u8,
         /// 0.
-        10 => reserved: [u8; 6],
+        11 => reserved: [u8; 5],
     }
 
     /// STREAM_END (233), request, no answer: the stream of a QP has ended.
@@ -47,8 +49,6 @@ constants! {
         SENDS_MARKERS = 4,
         /// The peer sends markers.
         RECEIVES_MARKERS = 8,
-        /// The peer is Linux's siw driver, or may be: work around its behaviour.
-        SIW = 16,
     }
 
     /// The state of a stream, in the control line of its QP.

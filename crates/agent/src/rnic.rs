@@ -33,12 +33,49 @@ pub struct StartUp {
     /// Ask for the peer-to-peer model of revision 2, in which either side may send first.
     pub peer_to_peer: bool,
     /// Work around what Linux's siw driver does against the RFCs.
-    pub siw: bool,
+    pub siw: WorkArounds,
+}
+
+/// Work-arounds for siw, as the bits of [`Quirks::of`]. In a configuration: `true` for all of them,
+/// or their names.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+#[serde(try_from = "AllOrNamed")]
+pub struct WorkArounds(pub(crate) u8);
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum AllOrNamed {
+    All(bool),
+    Named(Vec<String>),
+}
+
+impl WorkArounds {
+    /// All of them, or none.
+    pub(crate) const fn all(all: bool) -> Self {
+        Self(if all { (1 << Quirks::NAMES.len()) - 1 } else { 0 })
+    }
+}
+
+impl TryFrom<AllOrNamed> for WorkArounds {
+    type Error = String;
+
+    fn try_from(wanted: AllOrNamed) -> Result<Self, String> {
+        let names = match wanted {
+            AllOrNamed::All(all) => return Ok(Self::all(all)),
+            AllOrNamed::Named(names) => names,
+        };
+        names.iter().try_fold(Self(0), |found, name| {
+            let place = Quirks::NAMES.iter().position(|known| known == name);
+            let unknown =
+                || format!("`siw`: there is no work-around \"{name}\"; there are {}", Quirks::NAMES.join(", "));
+            Ok(Self(found.0 | 1 << place.ok_or_else(unknown)?))
+        })
+    }
 }
 
 impl Default for StartUp {
     fn default() -> Self {
-        Self { crc: true, revision: 2, peer_to_peer: true, siw: false }
+        Self { crc: true, revision: 2, peer_to_peer: true, siw: WorkArounds::default() }
     }
 }
 
@@ -64,7 +101,7 @@ impl StartUp {
             most_ird: MOST_DEPTH,
             ord: initiator_depth.into(),
             peer_to_peer: self.peer_to_peer.then_some(RtrSet { send: false, write: true, read: true }),
-            quirks: if self.siw { Quirks::SIW } else { Quirks::default() },
+            quirks: Quirks::of(self.siw.0),
             ..Terms::default()
         }
     }
@@ -133,6 +170,17 @@ mod tests {
         let mac = [0x52, 0x54, 0, 0x12, 0x34, 0x56];
         assert_eq!(eui_64(mac), 0x5054_00ff_fe12_3456);
         assert_eq!(gid(Guid(eui_64(mac)))[..7], [0x52, 0x54, 0, 0x12, 0x34, 0x56, 0]);
+    }
+
+    #[test]
+    fn work_arounds_are_all_or_named() {
+        let parsed = |text: &str| toml::from_str::<StartUp>(text).map(|start_up| start_up.terms(1, 1).quirks);
+        assert_eq!(parsed("siw = true").expect("all"), Quirks::SIW);
+        assert_eq!(parsed("siw = false").expect("none"), Quirks::default());
+        let two = parsed("siw = [\"any_rtr\", \"hold_end\"]").expect("two");
+        assert_eq!(two, Quirks { any_rtr: true, hold_end: Quirks::SIW.hold_end, ..Quirks::default() });
+        let error = parsed("siw = [\"hold\"]").expect_err("no such name").to_string();
+        assert!(error.contains("\"hold\"") && error.contains("hold_first_fpdu, hold_end"), "{error}");
     }
 
     #[test]

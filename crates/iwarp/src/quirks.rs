@@ -46,6 +46,33 @@ impl Quirks {
         siw_terminate: true,
     };
 
+    /// The names of the work-arounds, those of the fields. The place of a name is its bit.
+    pub const NAMES: [&str; 7] = [
+        "hold_first_fpdu",
+        "hold_end",
+        "linger_after_reject",
+        "short_private_data",
+        "any_rtr",
+        "responder_first",
+        "siw_terminate",
+    ];
+
+    /// The work-arounds whose bits are set, with the times for siw.
+    #[must_use]
+    pub fn of(bits: u8) -> Quirks {
+        let is = |name: usize| bits >> name & 1 != 0;
+        let time = |name, time| if is(name) { time } else { Duration::ZERO };
+        Quirks {
+            hold_first_fpdu: time(0, Self::SIW.hold_first_fpdu),
+            hold_end: time(1, Self::SIW.hold_end),
+            linger_after_reject: time(2, Self::SIW.linger_after_reject),
+            short_private_data: is(3),
+            any_rtr: is(4),
+            responder_first: is(5),
+            siw_terminate: is(6),
+        }
+    }
+
     /// The longest private data of a program.
     #[must_use]
     pub const fn most_private(&self, enhanced: bool) -> usize {
@@ -54,5 +81,24 @@ impl Quirks {
             (false, true) => crate::startup::MOST_PRIVATE - 4,
             (false, false) => crate::startup::MOST_PRIVATE,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_name_is_the_bit_of_its_field() {
+        for (place, name) in Quirks::NAMES.iter().enumerate() {
+            let text = format!("{:?}", Quirks::of(1 << place));
+            let set = text
+                .trim_start_matches("Quirks { ")
+                .trim_end_matches(" }")
+                .split(", ")
+                .find(|field| !field.ends_with("false") && !field.ends_with(" 0ns"));
+            assert!(set.is_some_and(|field| field.starts_with(&format!("{name}: "))), "{name}: {text}");
+        }
+        assert_eq!((Quirks::of(0), Quirks::of(0x7f)), (Quirks::default(), Quirks::SIW));
     }
 }

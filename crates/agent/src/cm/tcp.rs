@@ -226,8 +226,8 @@ impl Manager {
     /// A connection is agreed on: the engine that has the QP may take it.
     fn offer(&mut self, name: u32, qpn: u32, socket: TcpStream, agreement: &Agreement) {
         let passive = agreement.role == Role::Responder;
-        let siw = self.ids.get(name).and_then(Id::start_up).is_some_and(|start_up| start_up.siw);
-        let agreed = record(agreement, siw);
+        let quirks = self.ids.get(name).and_then(Id::start_up).map_or(0, |start_up| start_up.siw.0);
+        let agreed = record(agreement, quirks);
         let tcp = &mut self.mail.tcp;
         tcp.unwatch(&socket);
         tcp.deadlines.forget(Key::Id(name));
@@ -237,13 +237,12 @@ impl Manager {
     }
 }
 
-fn record(agreement: &Agreement, siw: bool) -> StreamOut {
+fn record(agreement: &Agreement, quirks: u8) -> StreamOut {
     let flags = [
         (agreement.role == Role::Initiator, stream_flags::INITIATOR),
         (agreement.crc, stream_flags::CRC),
         (agreement.sends_markers, stream_flags::SENDS_MARKERS),
         (agreement.receives_markers, stream_flags::RECEIVES_MARKERS),
-        (siw, stream_flags::SIW),
     ];
     StreamOut {
         flags: flags.iter().filter(|(is_set, _)| *is_set).fold(0, |flags, (_, flag)| flags | flag),
@@ -255,7 +254,8 @@ fn record(agreement: &Agreement, siw: bool) -> StreamOut {
             Rtr::Read => 3,
         }),
         revision: agreement.revision,
-        reserved: [0; 6],
+        quirks,
+        reserved: [0; 5],
     }
 }
 

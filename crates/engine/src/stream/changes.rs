@@ -64,8 +64,7 @@ impl Qp {
         let socket = given.fds.into_iter().next();
         let socket = socket.ok_or_else(too_many_open)?;
         let depth = self.caps.max_send_wr as usize + 2;
-        let quirks = if out.flags & stream_flags::SIW != 0 { Quirks::SIW } else { Quirks::default() };
-        let config = Config { mulpdu: MULPDU, depth, quirks, ..Config::default() };
+        let config = Config { mulpdu: MULPDU, depth, quirks: Quirks::of(out.quirks), ..Config::default() };
         let stream = Stream::new(&agreement(&out), config, duration(self.engine().now()));
         self.engine().net.streams.add(self.qpn(), &socket).map_err(by_system)?;
         let addresses = Addresses::of(&socket);

@@ -17,7 +17,7 @@ use super::super::ports::Ports;
 use super::super::tests::Host;
 use super::Key;
 use crate::config::{Config, DeviceConfig, Transport, Wire};
-use crate::rnic::StartUp;
+use crate::rnic::{StartUp, WorkArounds};
 use crate::streams::StreamNews;
 
 /// The time of the peers' state machines, which never expire.
@@ -153,7 +153,7 @@ fn a_rejected_peer_gets_the_private_data() {
 #[test]
 fn a_rejected_siw_has_time_to_close_first() {
     for siw in [false, true] {
-        let mut host = host_that_starts(StartUp { siw, ..StartUp::default() });
+        let mut host = host_that_starts(StartUp { siw: WorkArounds::all(siw), ..StartUp::default() });
         let (_, at) = host.tcp_listener();
         let (mut socket, mut initiator) = asks(at);
         let asked = host.tcp_event();
