@@ -3,13 +3,36 @@
  *   refusals -a ADDRESS -p PORT -l STATE   listens, until STATE: deaf (it reads no event), request, reject, accept
  *   refusals -a ADDRESS -p PORT -c STATE   calls, until STATE: address, route, response (it does not confirm the reply),
  *                                          established, disconnect
+ *   -d LENGTH                              the request and the accept have this much private data; both sides compare
  * It exits when the connection ends: with 0 after a disconnect, with 2 if there was no
  * connection, with 3 if the devices are gone. */
 #include "cm.h"
 
 static const char *until = "";
+/* The length of the private data of a request and an accept. */
+static unsigned own_data;
 /* The number of ids. */
 static int ids = 1;
+
+/* The private data of the caller, or of the listener. */
+static const uint8_t *data_of(int caller)
+{
+    static uint8_t data[256];
+    for (unsigned i = 0; i < own_data; i++) data[i] = (uint8_t)(7 * i + (caller ? 1 : 2));
+    return data;
+}
+
+/* Compares private data of the peer. Without iWARP, more zeros may follow. */
+static void compare(struct rdma_cm_event *event, int of_caller)
+{
+    const struct rdma_conn_param *param = &event->param.conn;
+    unsigned length = param->private_data_len;
+    int is_iwarp = event->id->verbs->device->transport_type == IBV_TRANSPORT_IWARP;
+    if (length < own_data || (is_iwarp && length != own_data) || memcmp(param->private_data, data_of(of_caller), own_data) != 0)
+        FAIL("the private data of %u bytes is not the peer's of %u bytes", length, own_data);
+    printf("has %u bytes of private data\n", own_data);
+    fflush(stdout);
+}
 
 static int up_to(const char *state) { return strcmp(until, state) == 0; }
 
@@ -56,6 +79,8 @@ static void handle(struct rdma_cm_id *id, enum rdma_cm_event_type type)
         if (up_to("route")) break;
         if (up_to("response")) param.qp_num = foreign_qp(id);
         else create_qp(id);
+        param.private_data = data_of(1);
+        param.private_data_len = (uint8_t)own_data;
         MUST(rdma_connect(id, &param) == 0);
         has("called");
         break;
@@ -64,6 +89,8 @@ static void handle(struct rdma_cm_id *id, enum rdma_cm_event_type type)
         if (up_to("reject")) MUST(rdma_reject(id, no, sizeof no) == 0);
         if (!up_to("accept")) break;
         create_qp(id);
+        param.private_data = data_of(0);
+        param.private_data_len = (uint8_t)own_data;
         MUST(rdma_accept(id, &param) == 0);
         has("accepted");
         break;
@@ -89,11 +116,12 @@ static void handle(struct rdma_cm_id *id, enum rdma_cm_event_type type)
 int main(int argc, char **argv)
 {
     int option, calls = 0;
-    while ((option = getopt(argc, argv, "a:p:l:c:")) != -1) {
+    while ((option = getopt(argc, argv, "a:p:l:c:d:")) != -1) {
         if (option == 'a') host = optarg;
         if (option == 'p') port = optarg;
         if (option == 'l' || option == 'c') until = optarg;
         if (option == 'c') calls = 1;
+        if (option == 'd') own_data = (unsigned)atoi(optarg);
     }
     struct rdma_event_channel *channel = rdma_create_event_channel();
     MUST(channel);
@@ -115,6 +143,8 @@ int main(int argc, char **argv)
         struct rdma_cm_id *id = event->id;
         enum rdma_cm_event_type type = event->event;
         say(event);
+        if (own_data && type == RDMA_CM_EVENT_CONNECT_REQUEST) compare(event, 1);
+        if (own_data && calls && type == RDMA_CM_EVENT_ESTABLISHED) compare(event, 0);
         MUST(rdma_ack_cm_event(event) == 0);
         handle(id, type);
     }

@@ -12,6 +12,7 @@ mod peer;
 mod report;
 mod side;
 mod siw;
+mod terminates;
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -23,7 +24,7 @@ use crate::{debian, dist};
 use cases::{Case, Family};
 use peer::Peer;
 use report::{Line, Report};
-use side::{Lab, Serves};
+use side::{Lab, Own, Serves};
 
 /// Where the other side is, and what to do.
 #[derive(Debug, clap::Args)]
@@ -136,12 +137,14 @@ impl Driver {
         }
     }
 
-    /// The program of the suite that runs on both sides.
-    fn program(self, room: &Room) -> Result<PathBuf, String> {
-        match self {
-            Driver::Rxe => cprogram::build(room, "everyopcode"),
-            Driver::Siw => cprogram::build_with(room, "refusals", &["-lrdmacm"]),
-        }
+    /// The programs of the suite that run on both sides.
+    fn programs(self, room: &Room) -> Result<Vec<Own>, String> {
+        let (names, libraries): (&[&'static str], &[&str]) = match self {
+            Driver::Rxe => (&["everyopcode"], &[]),
+            Driver::Siw => (&["refusals", "terminates"], &["-lrdmacm"]),
+        };
+        let build = |name: &&'static str| Ok(Own { name, here: cprogram::build_with(room, name, libraries)? });
+        names.iter().map(build).collect()
     }
 }
 
@@ -204,12 +207,14 @@ fn run_group(
     if let Some(start_up) = start_up {
         peer.ask(&room, &start_up.on_peer())?;
     }
-    let program = driver.program(&room)?;
-    peer.put(&room, &program, cases::ON_PEER)?;
-    let lab = Lab::new(&room, &peer, [&options.address, &options.address6], &program)?;
+    let programs = driver.programs(&room)?;
+    for program in &programs {
+        peer.put(&room, &program.here, &program.on_peer())?;
+    }
+    let lab = Lab::new(&room, &peer, [&options.address, &options.address6], &programs)?;
     report.kernel = peer.kernel(&room)?;
     for (number, case) in cases {
-        let both = [Serves::Here, Serves::Peer].map(|serves| lab.run(case, serves, *number));
+        let both = Serves::ALL.map(|serves| case.is_possible(serves).then(|| lab.run(case, serves, *number)));
         let line = Line::new(case, both);
         println!("{line}");
         report.add(line);

@@ -1,13 +1,12 @@
 //! The programs and their options. In their lines, {gid} is the index of the side's own address in
 //! the GID table. {port} is a free TCP port. {server} is the server's address of the case's family.
 //! {meet} is the server's IPv4 address, for the exchange over TCP. {own} is the side's own IPv4
-//! address. {program} is the suite's program: `everyopcode`, or `refusals` for iWARP. The principal
-//! type is [`Case`].
+//! address. {copy} is a file of the server. {everyopcode}, {refusals} and {terminates} are programs
+//! of the suite. The principal type is [`Case`].
 
+use super::side::Serves;
 use super::siw::StartUp;
-
-/// The path of the suite's program on the peer.
-pub(super) const ON_PEER: &str = "/tmp/softhca-program";
+use super::terminates::Request;
 
 /// The family of the addresses between which the data goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,6 +33,10 @@ pub(super) enum Ending {
     Both,
     /// The client prints these words.
     Says(&'static str),
+    /// The client succeeds, and the server's {copy} is equal to its {refusals}.
+    Copies,
+    /// The server ends the connection with a Terminate message.
+    Terminate(&'static Request),
 }
 
 /// One program, or one way to use it.
@@ -48,24 +51,35 @@ pub(super) struct Case {
     pub(super) ending: Ending,
     /// How connections of iWARP begin.
     pub(super) start_up: Option<&'static StartUp>,
+    /// The only side that can have the server, if the other one cannot.
+    pub(super) only: Option<Serves>,
 }
 
 impl Case {
+    /// Whether this side can have the server.
+    pub(super) fn is_possible(&self, serves: Serves) -> bool {
+        let terminates = |request: &Request| request.end(serves).is_some();
+        self.only.is_none_or(|only| only == serves)
+            && !matches!(self.ending, Ending::Terminate(request) if !terminates(request))
+    }
+
+    /// What the table says of a direction that is good.
+    pub(super) fn note(&self, serves: Serves) -> String {
+        if let Ending::Terminate(request) = self.ending { request.note(serves) } else { String::new() }
+    }
+
     /// The case's name in a table.
     pub(super) fn title(&self) -> String {
         let mut title = String::new();
-        let mut words = self.server.split_whitespace();
+        // All servers of `terminates` are the same.
+        let line = if matches!(self.ending, Ending::Terminate(_)) { &self.client } else { &self.server };
+        let mut words = line.split_whitespace();
         while let Some(word) = words.next() {
             match word {
                 // Options that depend on the host are left out.
                 "-g" | "-x" | "-p" | "-a" | "-b" => drop(words.next()),
                 "-s" if self.ready == Ready::Listener => {}
-                _ => {
-                    title = format!(
-                        "{title} {}",
-                        word.replace("{program}", if self.start_up.is_some() { "refusals" } else { "everyopcode" })
-                    )
-                }
+                _ => title = format!("{title} {}", word.trim_matches(['{', '}'])),
             }
         }
         let family = if self.family == Family::V6 { ", IPv6" } else { "" };
@@ -100,6 +114,7 @@ pub(super) fn by_address(server: &str, client: &str) -> Case {
         loss: 0,
         ending: Ending::Both,
         start_up: None,
+        only: None,
     }
 }
 
@@ -113,7 +128,7 @@ fn lossy(case: Case) -> Case {
 
 /// All cases.
 pub(super) fn all() -> Vec<Case> {
-    let mut all = vec![pingpong("{program}"), v6(pingpong("{program}"))];
+    let mut all = vec![pingpong("{everyopcode}"), v6(pingpong("{everyopcode}"))];
     for service in ["rc", "uc", "ud", "srq"] {
         all.push(pingpong(&format!("ibv_{service}_pingpong -c -n 100")));
         all.push(v6(pingpong(&format!("ibv_{service}_pingpong -c -n 100"))));

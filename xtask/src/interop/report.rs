@@ -9,13 +9,27 @@ use serde::Serialize;
 
 use super::Driver;
 use super::cases::Case;
+use super::side::Serves;
+use super::terminates;
 
-/// One case in both directions. `None` is success; otherwise the text says what went wrong.
+/// The result of one direction of a case.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "snake_case")]
+enum Cell {
+    /// A note for the table may follow.
+    Good(String),
+    /// What went wrong.
+    Failed(String),
+    /// Nothing was run.
+    Impossible,
+}
+
+/// One case in both directions.
 #[derive(Debug, Serialize)]
 pub(super) struct Line {
     what: String,
-    here_serves: Option<String>,
-    peer_serves: Option<String>,
+    here_serves: Cell,
+    peer_serves: Cell,
 }
 
 /// The results of all cases.
@@ -31,20 +45,48 @@ pub(super) struct Report {
 const END: &str = "<!-- to here -->\n";
 
 impl Line {
-    pub(super) fn new(case: &Case, [here, peer]: [Result<(), String>; 2]) -> Line {
-        Line { what: case.title(), here_serves: here.err(), peer_serves: peer.err() }
+    /// `None`: the direction is not possible.
+    pub(super) fn new(case: &Case, results: [Option<Result<(), String>>; 2]) -> Line {
+        let mut cells = Serves::ALL.into_iter().zip(results).map(|(serves, result)| match result {
+            Some(Ok(())) => Cell::Good(case.note(serves)),
+            Some(Err(why)) => Cell::Failed(why),
+            None => Cell::Impossible,
+        });
+        let mut next = || cells.next().unwrap_or(Cell::Impossible);
+        Line { what: case.title(), here_serves: next(), peer_serves: next() }
     }
 
-    fn failures(&self) -> usize {
-        usize::from(self.here_serves.is_some()) + usize::from(self.peer_serves.is_some())
+    fn count(&self, is: impl Fn(&Cell) -> bool) -> usize {
+        [&self.here_serves, &self.peer_serves].into_iter().filter(|cell| is(cell)).count()
+    }
+}
+
+impl Cell {
+    /// In the table. The reasons are in the JSON only, because they name folders and processes of
+    /// one machine.
+    fn in_table(&self) -> String {
+        match self {
+            Cell::Good(note) => format!("good{note}"),
+            Cell::Failed(_) => "**failed**".to_owned(),
+            Cell::Impossible => "–".to_owned(),
+        }
+    }
+}
+
+impl fmt::Display for Cell {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Cell::Good(note) => write!(f, "good{note}"),
+            Cell::Failed(why) => write!(f, "FAILED ({why})"),
+            Cell::Impossible => f.write_str("not possible"),
+        }
     }
 }
 
 impl fmt::Display for Line {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let told =
-            |side: &Option<String>| side.as_ref().map_or_else(|| "good".to_owned(), |why| format!("FAILED ({why})"));
-        write!(f, "{:50} we serve: {}, we ask: {}", self.what, told(&self.here_serves), told(&self.peer_serves))
+        let Self { what, here_serves, peer_serves } = self;
+        write!(f, "{what:50} we serve: {here_serves}, we ask: {peer_serves}")
     }
 }
 
@@ -72,19 +114,21 @@ impl Report {
     /// The table, in the order of the cases. A case that did not run keeps its row of the last
     /// table.
     fn table(&self, last: &str) -> String {
-        // The reasons are in the JSON only, because they name folders and processes of one machine.
-        let cell = |side: &Option<String>| if side.is_none() { "good" } else { "**failed**" };
         let mut table =
             format!("The other side: {}.\n\n| Program | softhca serves | softhca asks |\n|---|---|---|\n", self.kernel);
         for title in self.driver.cases().iter().map(Case::title) {
             let begin = format!("| `{title}` |");
             let kept = last.lines().find(|row| row.starts_with(&begin)).map(str::to_owned);
             let run = self.lines.iter().find(|line| line.what == title);
-            let new = run.map(|line| format!("{begin} {} | {} |", cell(&line.here_serves), cell(&line.peer_serves)));
+            let cells = |line: &Line| format!("{} | {}", line.here_serves.in_table(), line.peer_serves.in_table());
+            let new = run.map(|line| format!("{begin} {} |", cells(line)));
             if let Some(row) = new.or(kept) {
                 table += &row;
                 table.push('\n');
             }
+        }
+        if self.driver == Driver::Siw {
+            table += &terminates::others();
         }
         table
     }
@@ -100,8 +144,10 @@ impl Report {
 
     /// An error if any case failed, or if no case ran.
     pub(super) fn verdict(&self) -> Result<(), String> {
-        let failed: usize = self.lines.iter().map(Line::failures).sum();
-        println!("{} passed, {failed} failed", 2 * self.lines.len() - failed);
+        let count = |is: fn(&Cell) -> bool| self.lines.iter().map(|line| line.count(is)).sum::<usize>();
+        let (good, failed) =
+            (count(|cell| matches!(cell, Cell::Good(_))), count(|cell| matches!(cell, Cell::Failed(_))));
+        println!("{good} passed, {failed} failed");
         match (self.lines.len(), failed) {
             (0, _) => Err("no case was run".to_owned()),
             (_, 0) => Ok(()),
@@ -122,7 +168,7 @@ mod tests {
         let begin = report.begin();
         fs::write(&path, format!("before\n{begin}old\n{END}after\n")).expect("written");
         assert!(report.verdict().is_err(), "nothing was run");
-        report.add(Line::new(&Driver::Rxe.cases()[0], [Ok(()), Err("why".to_owned())]));
+        report.add(Line::new(&Driver::Rxe.cases()[0], [Some(Ok(())), Some(Err("why".to_owned()))]));
         assert!(report.verdict().is_err());
         for _ in 0..2 {
             report.write(&path).expect("written");
@@ -131,11 +177,11 @@ mod tests {
             assert!(text.contains("| `everyopcode` | good | **failed** |\n"), "{text}");
         }
         let mut other = Report::new(Driver::Rxe);
-        other.add(Line::new(&Driver::Rxe.cases()[1], [Ok(()), Ok(())]));
+        other.add(Line::new(&Driver::Rxe.cases()[1], [Some(Ok(())), None]));
         other.write(&path).expect("written");
         let text = fs::read_to_string(&path).expect("read");
         assert!(
-            text.contains("good | **failed** |\n| `everyopcode, IPv6` | good | good |\n"),
+            text.contains("good | **failed** |\n| `everyopcode, IPv6` | good | – |\n"),
             "what was not run is kept: {text}"
         );
         fs::write(&path, "nothing").expect("written");

@@ -2,14 +2,15 @@
 //! is [`Lab`].
 
 use std::net::IpAddr;
-use std::path::Path;
+use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
 use harness::{Outcome, Program, Room, wait};
 
-use super::cases::{Case, Ending, Family, ON_PEER, Ready};
+use super::cases::{Case, Ending, Family, Ready};
 use super::peer::Peer;
+use super::terminates::Request;
 
 /// How long a program may take. An emulated machine is slow.
 const LIMIT: Duration = Duration::from_secs(90);
@@ -24,6 +25,8 @@ const PID: &str = "/tmp/softhca-program.pid";
 /// tries.
 const TRIES: usize = 10;
 const PORTS: usize = 200;
+/// The exit status of `terminates`.
+const TERMINATED: i32 = 2;
 const EARLY: &str = "the client called before the server listened";
 
 /// mckey's multicast group, as /proc/net/igmp shows it.
@@ -37,6 +40,14 @@ pub(super) enum Serves {
 }
 
 impl Serves {
+    /// Both, in the order of a table.
+    pub(super) const ALL: [Serves; 2] = [Serves::Here, Serves::Peer];
+
+    /// The place in [`Serves::ALL`].
+    pub(super) fn index(self) -> usize {
+        self as usize
+    }
+
     fn other(self) -> Serves {
         match self {
             Serves::Here => Serves::Peer,
@@ -51,7 +62,21 @@ pub(super) struct Lab<'a> {
     peer: &'a Peer,
     addresses: [String; 2],
     gids: [u64; 2],
-    program: String,
+    programs: &'a [Own],
+}
+
+/// A program of the suite.
+pub(super) struct Own {
+    pub(super) name: &'static str,
+    /// Its path on this host.
+    pub(super) here: PathBuf,
+}
+
+impl Own {
+    /// Its path on the peer.
+    pub(super) fn on_peer(&self) -> String {
+        format!("/tmp/softhca-{}", self.name)
+    }
 }
 
 impl<'a> Lab<'a> {
@@ -59,7 +84,7 @@ impl<'a> Lab<'a> {
         room: &'a Room,
         peer: &'a Peer,
         addresses: [&String; 2],
-        program: &Path,
+        programs: &'a [Own],
     ) -> Result<Lab<'a>, String> {
         let mut gids = [0; 2];
         // Programs name no GIDs of iWARP.
@@ -67,8 +92,7 @@ impl<'a> Lab<'a> {
             let address: IpAddr = text.parse().map_err(|_| format!("{text} is no address"))?;
             *gid = room.gid_index(address)?.ok_or_else(|| format!("softhca has no GID for {address}: is it ours?"))?;
         }
-        let program = program.display().to_string();
-        Ok(Lab { room, peer, addresses: addresses.map(Clone::clone), gids, program })
+        Ok(Lab { room, peer, addresses: addresses.map(Clone::clone), gids, programs })
     }
 
     /// Runs a case. The error says in one line what went wrong.
@@ -91,12 +115,17 @@ impl<'a> Lab<'a> {
     }
 
     fn pair(&self, case: &Case, serves: Serves, port: usize) -> Result<(), String> {
-        let mut server = self.start(serves, &self.filled(&case.server, case.family, serves, serves, port))?;
+        let rule = if let Ending::Terminate(request) = case.ending { request.fault(serves) } else { None };
+        let mark = format!("softhca-{port}");
+        if let Ending::Terminate(_) = case.ending {
+            self.peer.ask(self.room, &format!("echo {mark} >/dev/kmsg"))?;
+        }
+        let mut server = self.start(serves, &self.filled(&case.server, case.family, serves, serves, port), rule)?;
         if let Err(late) = self.until_ready(case, serves, port, &mut server) {
             return Err(format!("{late}: {}", last_line(&server.everything())));
         }
         let asks = serves.other();
-        let mut client = self.start(asks, &self.filled(&case.client, case.family, serves, asks, port))?;
+        let mut client = self.start(asks, &self.filled(&case.client, case.family, serves, asks, port), rule)?;
         let client =
             client.wait(LIMIT).map_err(|late| format!("{}; {}", one_line(&late), last_line(&server.everything())))?;
         match case.ending {
@@ -105,8 +134,18 @@ impl<'a> Lab<'a> {
                 return Err(EARLY.to_owned());
             }
             Ending::Both => {}
+            Ending::Copies if client.succeeded() => {
+                let same = self.filled("cmp {refusals} {copy} && rm {copy}", case.family, serves, serves, port);
+                let same = self.succeeds(self.shell(serves, &same));
+                self.end_server(serves)?;
+                return same.then_some(()).ok_or_else(|| "the copy is different".to_owned());
+            }
+            Ending::Terminate(request) => {
+                let server = server.wait(LIMIT).map_err(|late| one_line(&late))?;
+                return self.terminated(request, serves, [&server, &client], &mark);
+            }
             Ending::Says(words) if client.everything().contains(words) => return self.end_server(serves),
-            Ending::Says(_) => {
+            Ending::Says(_) | Ending::Copies => {
                 return Err(format!("the client ended with {}: {}", client.code, last_line(&client.everything())));
             }
         }
@@ -122,6 +161,44 @@ impl<'a> Lab<'a> {
         }
     }
 
+    /// Checks what both programs and siw's kernel say of a Terminate message.
+    fn terminated(
+        &self,
+        request: &Request,
+        serves: Serves,
+        [server, client]: [&Outcome; 2],
+        mark: &str,
+    ) -> Result<(), String> {
+        let end = request.end(serves).ok_or("the case is not possible")?;
+        for (who, outcome) in [("server", server), ("client", client)] {
+            if outcome.code != TERMINATED {
+                return Err(format!("the {who} ended with {}: {}", outcome.code, last_line(&outcome.everything())));
+            }
+        }
+        let of_client = client.everything();
+        if !end.client.iter().any(|words| of_client.contains(words)) {
+            return Err(format!("the client said: {}", in_one_line(&of_client)));
+        }
+        let of_server = server.everything();
+        if !of_server.contains(end.server) {
+            return Err(format!("the server said: {}", in_one_line(&of_server)));
+        }
+        let (ours, words) = match serves {
+            Serves::Here => (of_server, format!("ended the stream: {}", end.reason.told())),
+            Serves::Peer => (of_client, format!("got a Terminate message: {}", end.reason.told())),
+        };
+        if !ours.contains(&words) {
+            return Err(format!("softhca said: {}", in_one_line(&ours)));
+        }
+        if serves == Serves::Here {
+            let log = self.peer.ask(self.room, &format!("dmesg | sed -n '/{mark}$/,$p'"))?;
+            if !log.contains(&end.reason.in_kernel()) {
+                return Err(format!("siw's kernel said: {}", in_one_line(&log)));
+            }
+        }
+        Ok(())
+    }
+
     /// Ends a server of the peer that goes on: the peer runs only a few programs at a time, and a
     /// program that runs cannot be replaced there.
     fn end_server(&self, serves: Serves) -> Result<(), String> {
@@ -133,22 +210,37 @@ impl<'a> Lab<'a> {
 
     /// A line with the values of the side filled in.
     fn filled(&self, line: &str, family: Family, serves: Serves, side: Serves, port: usize) -> String {
-        let (addresses, gids, program) = match side {
-            Serves::Here => (&self.addresses, self.gids, self.program.as_str()),
-            Serves::Peer => (&self.peer.addresses, self.peer.gids.unwrap_or_default(), ON_PEER),
+        let (addresses, gids) = match side {
+            Serves::Here => (&self.addresses, self.gids),
+            Serves::Peer => (&self.peer.addresses, self.peer.gids.unwrap_or_default()),
         };
+        let copy = match serves {
+            Serves::Here => self.room.folder().join("copy").display().to_string(),
+            Serves::Peer => "/tmp/softhca-copy".to_owned(),
+        };
+        let mut line = line.replace("{copy}", &copy);
+        for program in self.programs {
+            let path = if side == Serves::Here { program.here.display().to_string() } else { program.on_peer() };
+            line = line.replace(&format!("{{{}}}", program.name), &path);
+        }
         let server = if serves == Serves::Here { &self.addresses } else { &self.peer.addresses };
         line.replace("{gid}", &gids[family.index()].to_string())
             .replace("{port}", &port.to_string())
             .replace("{server}", &server[family.index()])
             .replace("{meet}", &server[0])
             .replace("{own}", &addresses[0])
-            .replace("{program}", program)
     }
 
-    fn start(&self, side: Serves, line: &str) -> Result<Program, String> {
+    /// Starts a program. softhca's side has the fault rule.
+    fn start(&self, side: Serves, line: &str, rule: Option<&str>) -> Result<Program, String> {
         let command = match side {
-            Serves::Here => self.room.run(&line.split_whitespace().collect::<Vec<_>>()),
+            Serves::Here => {
+                let mut words: Vec<&str> = vec!["run"];
+                words.extend(rule.iter().flat_map(|rule| ["--fault", rule]));
+                words.push("--");
+                words.extend(line.split_whitespace());
+                self.room.softhca(&words)
+            }
             Serves::Peer => self.peer.command(&format!("echo $$ >{PID}; exec timeout {} {line}", LIMIT.as_secs())),
         };
         self.room.start(command)
@@ -166,12 +258,19 @@ impl<'a> Lab<'a> {
             (Serves::Here, Ready::Listener) => {
                 self.room.show("cm").is_ok_and(|rows| rows.to_string().to_lowercase().contains("listen"))
             }
-            (Serves::Here, _) => self.succeeds(self.room.command("sh", ["-c", &script])),
-            (Serves::Peer, _) => self.succeeds(self.peer.command(&script)),
+            _ => self.succeeds(self.shell(serves, &script)),
         };
         let ready =
             wait::until(LIMIT, "the server", || if holds() { Some(true) } else { server.ended().then_some(false) })?;
         if ready { Ok(()) } else { Err("the server ended before it was asked".to_owned()) }
+    }
+
+    /// A shell script on a side.
+    fn shell(&self, side: Serves, script: &str) -> Command {
+        match side {
+            Serves::Here => self.room.command("sh", ["-c", script]),
+            Serves::Peer => self.peer.command(script),
+        }
     }
 
     fn succeeds(&self, command: Command) -> bool {
@@ -194,6 +293,11 @@ fn last_line(text: &str) -> String {
         .find(|line| line.chars().any(char::is_alphanumeric))
         .unwrap_or("nothing said")
         .to_owned()
+}
+
+/// All lines in one.
+fn in_one_line(text: &str) -> String {
+    text.lines().map(str::trim).filter(|line| !line.is_empty()).collect::<Vec<_>>().join("; ")
 }
 
 fn one_line(text: &str) -> String {

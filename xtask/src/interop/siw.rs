@@ -5,6 +5,8 @@
 use harness::Room;
 
 use super::cases::{Case, Ending, Ready, by_address, v6};
+use super::side::Serves;
+use super::terminates;
 
 /// How both sides begin connections.
 #[derive(Debug, PartialEq, Eq)]
@@ -16,6 +18,9 @@ pub(super) struct StartUp {
     /// The parameters of siw: CRCs, the revision, the peer-to-peer model.
     theirs: (bool, u8, bool),
 }
+
+/// siw breaks a connection whose private data is longer.
+const DATA_MAX: usize = 251;
 
 static USUAL: StartUp = StartUp { title: "", ours: "siw = true", theirs: (false, 2, false) };
 static OTHERS: [StartUp; 4] = [
@@ -77,14 +82,22 @@ pub(super) fn all() -> Vec<Case> {
     }
     all.push(case(at, "ucmatose -b {server} -p {port} -c 4 -C 10", "ucmatose -s {server} -p {port} -c 4 -C 10"));
     all.push(case(at, "rdma_server -p {port}", "rdma_client -s {server} -p {port}"));
-    let reject =
-        case(at, "{program} -a {server} -p {port} -l reject", "{program} -a {server} -p {port} -c established");
+    all.push(case(at, "rstream -p {port} -S 65536 -C 100 -T v", "rstream -p {port} -S 65536 -C 100 -T v -s {server}"));
+    let rcopy = case(at, "rcopy -p {port}", "rcopy {refusals} {server}:{copy} -p {port}");
+    all.push(Case { ending: Ending::Copies, ..rcopy });
+    let refusals = |states: [&str; 2], more: &str| {
+        let [server, client] = states.map(|state| format!("{{refusals}} -a {{server}} -p {{port}} {state}{more}"));
+        case(at, &server, &client)
+    };
+    let reject = refusals(["-l reject", "-c established"], "");
     all.push(Case { ending: Ending::Says("REJECTED status -104 private not today"), ..reject });
+    all.extend([1, DATA_MAX].map(|len| refusals(["-l accept", "-c disconnect"], &format!(" -d {len}"))));
+    all.extend(terminates::all(at));
     for start_up in &OTHERS {
-        // rping's server takes its depth of READs from the request, and revision 1 has none there.
-        if start_up.theirs.1 > 1 {
-            all.push(rping(start_up));
-        }
+        // rping's server takes its depth of READs from the request, and revision 1 has none there. So
+        // siw's server cannot post its READs.
+        let only = (start_up.theirs.1 == 1).then_some(Serves::Here);
+        all.push(Case { only, ..rping(start_up) });
         all.extend(["ib_send_bw -n 20", "ib_read_lat -n 50"].map(|line| perftest(start_up, line)));
     }
     all
