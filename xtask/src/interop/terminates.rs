@@ -72,6 +72,7 @@ const ATOMIC: &[&str] = &["completion: Work Request Flushed Error"];
 
 const ACCESS: &str = "event: local access violation work queue error";
 const INVALID: &str = "event: invalid request local work queue error";
+const KEPT: &str = "completion: remote invalid request error";
 const FATAL: &str = "event: local work queue catastrophic error";
 
 /// softhca serves.
@@ -101,16 +102,16 @@ static REQUESTS: [Request; 15] = [
     request("read-domain", [ours(PROTECTION_STREAM, FLUSHED, INVALID), siws(PROTECTION_STREAM, REFUSED, INVALID)]),
     request("read-wrap", [ours(PROTECTION_WRAP, FLUSHED, INVALID), None]),
     // siw's own programs cannot post atomics.
-    request("atomic", [None, siws(OPCODE, ATOMIC, FATAL)]),
+    request("atomic", [None, siws(OPCODE, ATOMIC, "")]),
     request("send", [ours(NO_BUFFER, LEFT_SIW, FATAL), siws(NO_BUFFER, LEFT, "")]),
     request("send-long", [ours(TOO_LONG, LEFT_SIW, FATAL), siws(NO_BUFFER, LEFT, FATAL)]),
     // If siw cannot invalidate a key, it sends no Terminate message.
-    request("send-invalidate", [ours(PROTECTION_INVALIDATE, LEFT_SIW, FATAL), None]),
+    request("send-invalidate", [ours(PROTECTION_INVALIDATE, LEFT_SIW, KEPT), None]),
     Request {
         name: "send-fits",
         // The first SEND is the greeting.
         faults: ["corrupt opcode send direction in nth 2", "corrupt opcode send nth 2"],
-        ends: [ours(CRC, LEFT_SIW, FATAL), siws(CRC, LEFT, FATAL)],
+        ends: [ours(CRC, LEFT_SIW, FATAL), siws(CRC, LEFT, "completion: general error")],
     },
 ];
 
