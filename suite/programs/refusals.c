@@ -1,6 +1,7 @@
 /* One side of one connection, which stops in a chosen state. It prints each event and each
  * action.
- *   refusals -a ADDRESS -p PORT -l STATE   listens, until STATE: deaf (it reads no event), request, reject, accept
+ *   refusals -a ADDRESS -p PORT -l STATE   listens, until STATE: deaf (it reads no event), request, reject, accept,
+ *                                          disconnect
  *   refusals -a ADDRESS -p PORT -c STATE   calls, until STATE: address, route, response (it does not confirm the reply),
  *                                          established, disconnect
  *   -d LENGTH                              the request and the accept have this much private data; both sides compare
@@ -87,7 +88,7 @@ static void handle(struct rdma_cm_id *id, enum rdma_cm_event_type type)
     case RDMA_CM_EVENT_CONNECT_REQUEST:
         ids++;
         if (up_to("reject")) MUST(rdma_reject(id, no, sizeof no) == 0);
-        if (!up_to("accept")) break;
+        if (!up_to("accept") && !up_to("disconnect")) break;
         create_qp(id);
         param.private_data = data_of(0);
         param.private_data_len = (uint8_t)own_data;
