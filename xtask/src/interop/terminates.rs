@@ -115,6 +115,9 @@ static REQUESTS: [Request; 15] = [
     },
 ];
 
+/// The width of a text.
+const COLUMNS: usize = 100;
+
 /// All numbers that the RFCs define.
 const DEFINED: [(u8, u8, u8); 33] = [
     (0, 0, 0),
@@ -198,7 +201,7 @@ pub(super) fn all(start_up: &'static StartUp) -> Vec<Case> {
     REQUESTS.iter().map(case).collect()
 }
 
-/// The sentence below the table.
+/// The text below the table.
 pub(super) fn others() -> String {
     let [ours, siws] = [Serves::Here, Serves::Peer].map(|serves| {
         let provoked: Vec<_> =
@@ -206,10 +209,23 @@ pub(super) fn others() -> String {
         let rest = DEFINED.iter().filter(|numbers| !provoked.contains(numbers)).map(|at| numbers(*at));
         rest.collect::<Vec<_>>().join(", ")
     });
-    format!(
-        "\nThe numbers are layer, type and code of the Terminate message that the server sends. These ones are not \
-         provoked,\nand covered by unit tests:\n\n* softhca sends: {ours}.\n* siw sends: {siws}.\n"
-    )
+    let text = "The numbers are layer, type and code of the Terminate message that the server sends. No case \
+                provokes the following ones. The unit tests of softhca read and write all numbers.";
+    let list = |who: &str, numbers: &str| wrapped(&format!("* Sent by {who}: {numbers}."), "  ");
+    format!("\n{}\n{}{}", wrapped(text, ""), list("softhca", &ours), list("siw", &siws))
+}
+
+/// Breaks a paragraph into lines, and indents all but the first.
+fn wrapped(text: &str, indent: &str) -> String {
+    let mut lines = vec![String::new()];
+    for word in text.split(' ') {
+        match lines.last_mut() {
+            Some(line) if line.is_empty() => line.push_str(word),
+            Some(line) if line.len() + word.len() < COLUMNS => *line = format!("{line} {word}"),
+            _ => lines.push(format!("{indent}{word}")),
+        }
+    }
+    lines.join("\n") + "\n"
 }
 
 fn numbers((layer, kind, code): (u8, u8, u8)) -> String {
@@ -236,7 +252,8 @@ mod tests {
     #[test]
     fn what_is_provoked_in_one_direction_only_is_listed_for_the_other() {
         let text = others();
-        let [ours, siws] = ["softhca sends: ", "siw sends: "]
+        assert!(text.lines().all(|line| line.len() <= COLUMNS), "{text}");
+        let [ours, siws] = ["Sent by softhca: ", "Sent by siw: "]
             .map(|who| text.split_once(who).and_then(|(_, rest)| rest.split_once(".\n")).expect("a list").0.to_owned());
         assert!(ours.contains("0/2/6") && !siws.contains("0/2/6"), "{text}");
         assert!(siws.contains("0/1/4") && !ours.contains("0/1/4"), "{text}");
