@@ -210,7 +210,7 @@ pub(super) fn others() -> String {
         rest.collect::<Vec<_>>().join(", ")
     });
     let text = "The numbers are layer, type and code of the Terminate message that the server sends. No case \
-                provokes the following ones. The unit tests of softhca read and write all numbers.";
+                provokes the following ones. A unit test of softhca checks the numbers of all reasons.";
     let list = |who: &str, numbers: &str| wrapped(&format!("* Sent by {who}: {numbers}."), "  ");
     format!("\n{}\n{}{}", wrapped(text, ""), list("softhca", &ours), list("siw", &siws))
 }
