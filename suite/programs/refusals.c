@@ -122,7 +122,7 @@ int main(int argc, char **argv)
         if (option == 'p') port = optarg;
         if (option == 'l' || option == 'c') until = optarg;
         if (option == 'c') calls = 1;
-        if (option == 'd') own_data = (unsigned)atoi(optarg);
+        if (option == 'd') own_data = (unsigned)atoi(optarg) & 0xff; /* private_data_len has 8 bits */
     }
     struct rdma_event_channel *channel = rdma_create_event_channel();
     MUST(channel);

@@ -48,11 +48,14 @@ fn perftest_with_options() {
     }
 }
 
-/// On a host with IPv4 addresses.
+/// On a host with IPv4 addresses. Hosts without IPv6 have none of these.
 #[test]
 fn loopback_has_ipv6_and_mapped_addresses() {
     let room = room(User::Nobody);
     let place = room.place(Family::V4);
+    if std::net::TcpListener::bind("[::1]:0").is_err() {
+        return;
+    }
     for (server, client) in [("::1", "::1"), ("::", "::1"), ("0.0.0.0", "::ffff:127.0.0.1"), ("::", "127.0.0.1")] {
         must_meet(&place, &format!("rping -s -a {server} -p PORT -C 3"), &format!("rping -c -a {client} -p PORT -C 3"));
     }

@@ -226,7 +226,8 @@ fn opensm_sets_up_a_tree_of_128_adapters() {
     let adapters = (0..leaves * below).map(|host| format!("Hca 1 \"H{host}\"\n\n"));
     let text: String = switches.chain(above).chain(adapters).collect();
     let room = room(User::Nobody, &text);
-    let mut manager = manage(&room, "H5");
+    // A longer time for an answer than on hardware, so that none is repeated on a busy machine.
+    let mut manager = manage_with(&room, "H5", &["-t", "5000"]);
     let shown = room.json(&["devices", "--json"]).expect("devices");
     let devices = shown["devices"].as_array().expect("a list");
     let active = devices.iter().filter(|device| device["ports"][0]["state"] == "4: ACTIVE").count();

@@ -101,8 +101,6 @@ fn programs_of_rdmacm_utils_connect_through_three_switches() {
     }
 }
 
-/// The path of subnet administration leads to a router. The side that listens answers by the router
-/// from which the request came.
 /// The sockets' own datagrams leave from 127.0.0.1, which belongs to no node.
 #[test]
 fn datagram_sockets_meet_through_three_switches() {
@@ -118,6 +116,8 @@ fn datagram_sockets_meet_through_three_switches() {
     }
 }
 
+/// The path of subnet administration leads to a router. The side that listens answers by the router
+/// from which the request came.
 #[test]
 fn programs_connect_through_routers() {
     const H2: &str = "127.1.0.2";

@@ -3,7 +3,7 @@
 //! [`Tally`].
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::ops::{Deref, DerefMut};
+use std::ops::Deref;
 use std::sync::Arc;
 
 use crate::device::Device;
@@ -265,12 +265,6 @@ impl Deref for Tally<'_> {
     type Target = Device;
 
     fn deref(&self) -> &Device {
-        self.device
-    }
-}
-
-impl DerefMut for Tally<'_> {
-    fn deref_mut(&mut self) -> &mut Device {
         self.device
     }
 }

@@ -194,7 +194,8 @@ impl Failed {
     #[must_use]
     pub fn read_request(&self) -> Option<ReadRequest> {
         let bytes = self.headers[ddp::UNTAGGED_LEN..].first_chunk()?;
-        self.has_request.then(|| ReadRequest::parse(bytes))
+        let is_read = self.has_request && self.opcode() == Some(Opcode::ReadRequest);
+        is_read.then(|| ReadRequest::parse(bytes))
     }
 
     fn ddp(&self) -> &[u8] {

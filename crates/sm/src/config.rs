@@ -93,6 +93,14 @@ pub struct Qos {
     pub high_limit: u8,
 }
 
+impl Qos {
+    /// The service levels whose packets are dropped, as bits: lane 15 carries no data.
+    #[must_use]
+    pub fn dropped(&self) -> u16 {
+        (0..16).zip(self.sl_to_vl).filter(|(_, lane)| *lane == 15).fold(0, |bits, (sl, _)| bits | 1 << sl)
+    }
+}
+
 /// Intervals, timeouts and retries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timing {

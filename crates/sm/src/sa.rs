@@ -72,13 +72,23 @@ pub struct Config {
     /// The service level of paths in a partition, by the P_Key without its membership. Without an
     /// entry it is 0.
     pub levels: BTreeMap<u16, u8>,
+    /// The service levels without a data lane, as bits.
+    pub dropped: u16,
     /// The longest answer in bytes, up to 1 MiB.
     pub longest: usize,
 }
 
 impl Default for Config {
     fn default() -> Config {
-        Config { sm_key: 1, prefix: 0xfe80 << 48, lid: 0, packet_life: 18, levels: BTreeMap::new(), longest: LONGEST }
+        Config {
+            sm_key: 1,
+            prefix: 0xfe80 << 48,
+            lid: 0,
+            packet_life: 18,
+            levels: BTreeMap::new(),
+            dropped: 0,
+            longest: LONGEST,
+        }
     }
 }
 

@@ -165,7 +165,8 @@ impl Service {
         let sl = |partition: &Partition| Some((partition.pkey, partition.shared.sl?));
         let levels = partitions.iter().filter_map(sl).collect();
         let (sm_key, packet_life) = (config.sm_key, config.packet_life);
-        let mut sa = Sa::new(sa::Config { sm_key, prefix, lid, packet_life, levels, ..sa::Config::default() });
+        let dropped = config.qos.as_ref().map_or(0, crate::config::Qos::dropped);
+        let mut sa = Sa::new(sa::Config { sm_key, prefix, lid, packet_life, levels, dropped, ..sa::Config::default() });
         sa.inventory_changed(inventory, now);
         for record in partitions.iter().flat_map(Partition::records) {
             // Without a LID for it, the partition lacks this group.

@@ -25,6 +25,8 @@ const PID: &str = "/tmp/softhca-program.pid";
 /// tries.
 const TRIES: usize = 10;
 const PORTS: usize = 200;
+/// How much later the client starts in each further try.
+const PATIENCE: Duration = Duration::from_millis(500);
 /// The exit status of `terminates`.
 const TERMINATED: i32 = 2;
 const EARLY: &str = "the client called before the server listened";
@@ -101,7 +103,8 @@ impl<'a> Lab<'a> {
         if case.loss > 0 {
             self.peer.lose(self.room, case.loss)?;
         }
-        let mut results = (first..).step_by(PORTS).take(TRIES).map(|port| self.pair(case, serves, port));
+        let ports = (first..).step_by(PORTS).take(TRIES).zip(0..);
+        let mut results = ports.map(|(port, tries)| self.pair(case, serves, port, tries * PATIENCE));
         let is_early = |result: &Result<(), String>| result.as_ref().is_err_and(|why| why == EARLY);
         let result = results.find(|result| !is_early(result)).unwrap_or_else(|| Err(EARLY.to_owned()));
         if case.loss > 0 {
@@ -114,9 +117,10 @@ impl<'a> Lab<'a> {
         result
     }
 
-    fn pair(&self, case: &Case, serves: Serves, port: usize) -> Result<(), String> {
+    fn pair(&self, case: &Case, serves: Serves, port: usize, patience: Duration) -> Result<(), String> {
         let rule = if let Ending::Terminate(request) = case.ending { request.fault(serves) } else { None };
-        let mark = format!("softhca-{port}");
+        // The peer's log may have the marks of an earlier run.
+        let mark = format!("softhca-{}-{port}", std::process::id());
         if let Ending::Terminate(_) = case.ending {
             self.peer.ask(self.room, &format!("echo {mark} >/dev/kmsg"))?;
         }
@@ -124,6 +128,8 @@ impl<'a> Lab<'a> {
         if let Err(late) = self.until_ready(case, serves, port, &mut server) {
             return Err(format!("{late}: {}", last_line(&server.everything())));
         }
+        // Nothing shows when a server of rdma_cm on the peer listens.
+        std::thread::sleep(patience);
         let asks = serves.other();
         let mut client = self.start(asks, &self.filled(&case.client, case.family, serves, asks, port), rule)?;
         let client =

@@ -100,7 +100,8 @@ impl ManagedDevice {
             let events = handled.events.iter().filter(|(at, _)| *at == number).map(|(_, event)| *event);
             let events: Vec<Event> = events.collect();
             let Some(present) = self.node.port(number) else { continue };
-            let change = change_of(present, &events);
+            // Without a topology, the MTU is that of the configuration and of the interfaces.
+            let change = PortChange { mtu: None, ..change_of(present, &events) };
             match world.change_port(device, u32::from(number), &change) {
                 Ok(_) => changed = true,
                 Err(error) => {

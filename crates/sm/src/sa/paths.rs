@@ -122,11 +122,12 @@ impl Pair<'_> {
         common(own, theirs).or_else(to_itself)
     }
 
-    /// The service level of paths in a partition. Without a policy, every level has a data lane, so
-    /// the requester may choose.
+    /// The service level of paths in a partition. Without a policy, the requester may choose one of
+    /// those that have a data lane.
     fn level(&self, pkey: u16) -> u8 {
-        let levels = &self.config.levels;
-        let chosen = Some(self.template.sl).filter(|_| levels.is_empty() && self.request.asks(PathRecord::SL));
+        let (levels, dropped) = (&self.config.levels, self.config.dropped);
+        let may_choose = levels.is_empty() && self.request.asks(PathRecord::SL);
+        let chosen = Some(self.template.sl).filter(|sl| may_choose && *sl < 16 && dropped >> *sl & 1 == 0);
         levels.get(&(pkey & 0x7fff)).copied().or(chosen).unwrap_or(0)
     }
 

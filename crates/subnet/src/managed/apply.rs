@@ -47,7 +47,7 @@ impl Managed {
                 Event::Link(PhysState::Disabled) => self.after_answer(Timer::Disable(end)),
                 Event::Link(_) => self.after_answer(Timer::Restart(end)),
                 // The model tells of the state when it has changed.
-                Event::Active | Event::Inactive | Event::LinkSettings | Event::Settings | Event::Forwarding => {}
+                Event::Active | Event::Inactive | Event::LinkSettings | Event::Forwarding => {}
                 event => self.output(end, || Output::Changed { end, event: *event }),
             }
         }

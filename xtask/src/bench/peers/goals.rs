@@ -41,7 +41,7 @@ mod cause {
         time, and then finds at most 504 messages. There is no next step yet.";
     pub(super) const WIRE: &str = "softhca computes an ICRC and copies each byte once more than plain UDP. The next \
         step is a second thread of the sender. [More](#bandwidth-between-hosts)";
-    pub(super) const IWARP: &str = "softhca computes a CRC of each byte, and copies it once more than TCP. There is no \
+    pub(super) const IWARP: &str = "softhca copies each byte once more than TCP, with its CRC. There is no \
         next step yet. [More](#iwarp)";
     pub(super) const WIRE_TIME: &str = "The kernel takes most of the time: a call that sends costs 1.5 µs and more on \
         each side. There is no next step yet. [More](#latency-between-hosts)";

@@ -224,6 +224,8 @@ fn bound(local: SocketAddr, to: SocketAddr) -> Outcome<(Endpoint, SocketAddr)> {
         Ok(()) | Err(Refusal(libc::EADDRNOTAVAIL)) => {}
         Err(refusal) => return Err(refusal),
     }
+    // It may hold the port.
+    drop(endpoint);
     let device = SocketAddr::new(source_towards(to)?, local.port());
     let endpoint = Endpoint::new(true)?;
     endpoint.bind(&Name::from(device))?;
