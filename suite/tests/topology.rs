@@ -210,6 +210,17 @@ fn softhca_sm_brings_a_subnet_up() {
     manager.wait(HANG).expect("it ends").expect_success();
 }
 
+/// No LID changes with it, and no state.
+#[test]
+fn an_mtu_that_management_sets_reaches_programs() {
+    let room = room(User::Nobody, ROW);
+    let shown = || said(&room, "H1", &["ibv_devinfo", "-d", "H1", "-i", "1"]);
+    assert!(!shown().contains("256 (1)"), "{}", shown());
+    said(&room, "H1", &["ibportstate", "-D", "0", "1", "mtu", "1"]);
+    let is_set = || shown().lines().any(|line| line.contains("active_mtu") && line.contains("256 (1)")).then_some(());
+    wait::until(HANG, "the MTU", is_set).expect("it is set");
+}
+
 /// A manager changes one port after the other. The agent's work for each change must not grow with
 /// the number of adapters.
 #[test]

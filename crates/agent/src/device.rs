@@ -13,9 +13,8 @@ use abi::private::{GidEntryAnswer, gid_type};
 
 use subnet::managed::ADAPTER_CAPABILITIES;
 
-use crate::config::{
-    DeviceConfig, FabricPort, Guid, LinkLayer, MemoryWindows, PortConfig, PortState, Transport, mtu_code,
-};
+use crate::bounds::Bounds;
+use crate::config::{DeviceConfig, Guid, LinkLayer, MemoryWindows, PortConfig, PortState, Transport, mtu_code};
 use crate::context::HwCounters;
 use crate::dscp::DscpTable;
 use crate::gids::{GID_TABLE_LEN, GidEntry, GidTable, HostAddress, LINK_LOCAL, first_link_local};
@@ -78,7 +77,7 @@ pub struct Port {
     /// The active MTU code: the configured MTU, or less if the interfaces of the GIDs have a
     /// smaller MTU.
     pub active_mtu: u8,
-    configured_mtu: u8,
+    bounds: Bounds,
     /// What a subnet manager has set; Ethernet ports keep the default.
     pub subnet: SubnetSettings,
     /// The port is down in every state of its interfaces.
@@ -91,8 +90,6 @@ pub struct Port {
     pub managed: bool,
     /// The IP address by which the connection manager finds the port, in an agent with a topology.
     pub address: Option<IpAddr>,
-    /// What the fabric of a topology tells of it.
-    fabric: Option<FabricPort>,
     /// A program says that it is a subnet manager at this port (`issmN`).
     pub has_manager: bool,
     /// What ended contexts have counted: Q_Key and P_Key violations, and the rest.
@@ -321,10 +318,9 @@ impl Device {
             gid_tbl_len: GID_TABLE_LEN as u32,
             pkey_tbl_len: port.pkeys.length() as u16,
             state: port.state,
-            max_mtu: port.fabric.map_or(mtu::MTU_4096, |fabric| fabric.mtu_cap),
+            max_mtu: port.bounds.max_mtu,
             active_mtu: port.active_mtu,
-            // Without switches there is one data lane.
-            max_vl_num: port.fabric.map_or(1, |fabric| fabric.vl_cap),
+            max_vl_num: port.bounds.data_lanes,
             active_width: port.rate.width,
             active_speed: port.rate.speed,
             phys_state: port.physical_state,
@@ -401,20 +397,19 @@ impl Port {
             && config.guid.is_none()
             && config.subnet_prefix.is_none();
         let gids = GidTable::new(config.subnet_prefix.unwrap_or(LINK_LOCAL), guid);
-        let configured_mtu = mtu_code(config.mtu).unwrap_or(mtu::MTU_4096);
+        let mtu = mtu_code(config.mtu).unwrap_or(mtu::MTU_4096);
         // The table of a RoCE adapter has no room for more.
         let pkeys = if config.link_layer == LinkLayer::Infiniband { PKEY_TABLE_LEN } else { 0 };
         Self {
             guid,
-            active_mtu: configured_mtu,
-            configured_mtu,
+            active_mtu: mtu,
+            bounds: Bounds::new(mtu, config.fabric),
             subnet: if config.link_layer == LinkLayer::Infiniband { config.subnet } else { SubnetSettings::default() },
             stays_down: config.state != PortState::Active,
             state: config.state.codes().0,
             physical_state: config.state.codes().1,
             managed: config.managed,
             address: config.address,
-            fabric: config.fabric,
             has_manager: false,
             counted: Default::default(),
             link_layer: config.link_layer,
@@ -470,7 +465,7 @@ impl Port {
 
     /// Sets the largest active MTU; `code` is that of the ABI.
     pub fn set_mtu(&mut self, code: u8) {
-        self.configured_mtu = code;
+        self.bounds.mtu = code;
         self.active_mtu = self.gids.smallest_mtu().unwrap_or(mtu::MTU_4096).min(code);
     }
 
@@ -506,7 +501,7 @@ impl Port {
     /// port's MTU from theirs.
     pub fn follow(&mut self, host: &[HostAddress], loopbacks: bool, loopback: u32) -> bool {
         let changed = self.gids.follow(host, loopbacks, loopback);
-        self.set_mtu(self.configured_mtu);
+        self.set_mtu(self.bounds.mtu);
         changed
     }
 }

@@ -15,6 +15,7 @@ pub mod admin;
 pub mod agent;
 mod asker;
 pub mod board;
+mod bounds;
 mod capture;
 mod client;
 pub mod closer;
