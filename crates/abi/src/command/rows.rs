@@ -441,7 +441,13 @@ pub static ROWS: &[Row] = &[
         .request::<qp::ExModifyQp>()
         .at_least(qp::EX_MODIFY_QP_MIN)
         .answer::<qp::ExModifyQpAnswer>()
-        .errors(&[BAD_QP, TRANSITION, ADDRESS, (Errno::EINVAL, "a rate limit beyond `qp::RATE_LIMIT_MAX`")]),
+        .errors(&[
+            BAD_QP,
+            TRANSITION,
+            ADDRESS,
+            (Errno::EINVAL, "a rate limit beyond `qp::RATE_LIMIT_MAX`"),
+            (Errno::EOPNOTSUPP, "a rate limit on an iWARP device"),
+        ]),
     Row::refused_extended(50, "EX_CREATE_FLOW").request::<wq::ExCreateFlow>().answer::<wq::ExCreateFlowAnswer>(),
     Row::refused_extended(51, "EX_DESTROY_FLOW").request::<wq::ExDestroyFlow>(),
     Row::refused_extended(52, "EX_CREATE_WQ").request::<wq::ExCreateWq>().answer::<wq::ExCreateWqAnswer>(),
