@@ -75,13 +75,8 @@ const INVALID: &str = "event: invalid request local work queue error";
 const KEPT: &str = "completion: remote invalid request error";
 const FATAL: &str = "event: local work queue catastrophic error";
 
-/// softhca serves.
-const fn ours(reason: Reason, client: &'static [&'static str], server: &'static str) -> Option<End> {
-    Some(End { reason, client, server })
-}
-
-/// siw serves.
-const fn siws(reason: Reason, client: &'static [&'static str], server: &'static str) -> Option<End> {
+/// What a direction must show.
+const fn end(reason: Reason, client: &'static [&'static str], server: &'static str) -> Option<End> {
     Some(End { reason, client, server })
 }
 
@@ -89,29 +84,30 @@ const fn request(name: &'static str, ends: [Option<End>; 2]) -> Request {
     Request { name, faults: [""; 2], ends }
 }
 
+/// In each pair of directions, softhca serves in the first one, and siw in the second.
 static REQUESTS: [Request; 15] = [
-    request("write", [ours(TAGGED_STAG, LEFT_SIW, ACCESS), siws(TAGGED_STAG, LEFT, "")]),
-    request("write-bounds", [ours(TAGGED_BOUNDS, LEFT_SIW, ACCESS), siws(TAGGED_BOUNDS, LEFT, ACCESS)]),
-    request("write-right", [ours(TAGGED_STAG, LEFT_SIW, ACCESS), siws(TAGGED_STAG, LEFT, ACCESS)]),
-    request("write-domain", [ours(TAGGED_STREAM, LEFT_SIW, ACCESS), siws(TAGGED_STREAM, LEFT, ACCESS)]),
-    request("write-wrap", [ours(TAGGED_WRAP, LEFT_SIW, ACCESS), siws(CATASTROPHIC, LEFT, "")]),
-    request("read", [ours(PROTECTION_STAG, FLUSHED, INVALID), siws(PROTECTION_STAG, REFUSED, INVALID)]),
-    request("read-bounds", [ours(PROTECTION_BOUNDS, FLUSHED, INVALID), siws(PROTECTION_BOUNDS, REFUSED, INVALID)]),
+    request("write", [end(TAGGED_STAG, LEFT_SIW, ACCESS), end(TAGGED_STAG, LEFT, "")]),
+    request("write-bounds", [end(TAGGED_BOUNDS, LEFT_SIW, ACCESS), end(TAGGED_BOUNDS, LEFT, ACCESS)]),
+    request("write-right", [end(TAGGED_STAG, LEFT_SIW, ACCESS), end(TAGGED_STAG, LEFT, ACCESS)]),
+    request("write-domain", [end(TAGGED_STREAM, LEFT_SIW, ACCESS), end(TAGGED_STREAM, LEFT, ACCESS)]),
+    request("write-wrap", [end(TAGGED_WRAP, LEFT_SIW, ACCESS), end(CATASTROPHIC, LEFT, "")]),
+    request("read", [end(PROTECTION_STAG, FLUSHED, INVALID), end(PROTECTION_STAG, REFUSED, INVALID)]),
+    request("read-bounds", [end(PROTECTION_BOUNDS, FLUSHED, INVALID), end(PROTECTION_BOUNDS, REFUSED, INVALID)]),
     // siw does not check the right to read.
-    request("read-right", [ours(PROTECTION_ACCESS, FLUSHED, INVALID), None]),
-    request("read-domain", [ours(PROTECTION_STREAM, FLUSHED, INVALID), siws(PROTECTION_STREAM, REFUSED, INVALID)]),
-    request("read-wrap", [ours(PROTECTION_WRAP, FLUSHED, INVALID), None]),
+    request("read-right", [end(PROTECTION_ACCESS, FLUSHED, INVALID), None]),
+    request("read-domain", [end(PROTECTION_STREAM, FLUSHED, INVALID), end(PROTECTION_STREAM, REFUSED, INVALID)]),
+    request("read-wrap", [end(PROTECTION_WRAP, FLUSHED, INVALID), None]),
     // siw's own programs cannot post atomics.
-    request("atomic", [None, siws(OPCODE, ATOMIC, "")]),
-    request("send", [ours(NO_BUFFER, LEFT_SIW, FATAL), siws(NO_BUFFER, LEFT, "")]),
-    request("send-long", [ours(TOO_LONG, LEFT_SIW, FATAL), siws(NO_BUFFER, LEFT, FATAL)]),
+    request("atomic", [None, end(OPCODE, ATOMIC, "")]),
+    request("send", [end(NO_BUFFER, LEFT_SIW, FATAL), end(NO_BUFFER, LEFT, "")]),
+    request("send-long", [end(TOO_LONG, LEFT_SIW, FATAL), end(NO_BUFFER, LEFT, FATAL)]),
     // If siw cannot invalidate a key, it sends no Terminate message.
-    request("send-invalidate", [ours(PROTECTION_INVALIDATE, LEFT_SIW, KEPT), None]),
+    request("send-invalidate", [end(PROTECTION_INVALIDATE, LEFT_SIW, KEPT), None]),
     Request {
         name: "send-fits",
         // The first SEND is the greeting.
         faults: ["corrupt opcode send direction in nth 2", "corrupt opcode send nth 2"],
-        ends: [ours(CRC, LEFT_SIW, FATAL), siws(CRC, LEFT, "completion: general error")],
+        ends: [end(CRC, LEFT_SIW, FATAL), end(CRC, LEFT, "completion: general error")],
     },
 ];
 
