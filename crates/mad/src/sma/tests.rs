@@ -85,6 +85,20 @@ fn a_port_gets_its_lid_and_rises_by_single_steps() {
 }
 
 #[test]
+fn an_mtu_and_a_timeout_alone_are_told_and_extended_speeds_can_be_off() {
+    let mut node = node(NodeType::Ca);
+    let info = port_info(&mut node, 2);
+    let ask = |link: PortLink| PortInfo { link: PortLink { phys_state: 0, state: 0, ..link }, ..info };
+    let mtu = ask(PortLink { neighbor_mtu: 3, ..info.link });
+    assert_eq!(set(&mut node, PortInfo::ATTRIBUTE, 2, mtu), (0, vec![(2, Event::Settings)]));
+    let timeout = PortInfo { subnet_timeout: 9, ..mtu };
+    assert_eq!(set(&mut node, PortInfo::ATTRIBUTE, 2, timeout), (0, vec![(2, Event::Settings)]));
+    let off = PortInfo { link: PortLink { extended_enabled: NO_EXTENDED, ..timeout.link }, ..timeout };
+    assert_eq!(set(&mut node, PortInfo::ATTRIBUTE, 2, off).0, 0);
+    assert_eq!(port_info(&mut node, 2).link.extended_enabled, 30);
+}
+
+#[test]
 fn a_port_that_is_off_stays_off_until_its_physical_state_is_set() {
     let mut node = node(NodeType::Ca);
     node.ports[2].info.link.phys_state = PhysState::Disabled as u8;

@@ -179,6 +179,23 @@ fn a_path_to_another_subnet_leads_to_a_router() {
 }
 
 #[test]
+fn a_requester_may_choose_a_service_level_that_has_a_lane() {
+    let inventory = inventory();
+    let wanted = PathRecord { sl: 3, ..path(0x10, 0x11) };
+    let mad = datagram(METHOD_GET, PathRecord::ATTRIBUTE, 0, PAIR | PathRecord::SL, wanted);
+    let asked = |config: Config| {
+        let mut sa = Sa::new(config);
+        sa.inventory_changed(&inventory, Duration::ZERO);
+        let (status, found) = ask::<PathRecord>(&mut sa, &inventory, 4, &mad);
+        (status == 0).then_some(found.sl)
+    };
+    assert_eq!(asked(Config::default()), Some(3));
+    assert_eq!(asked(Config { dropped: 1 << 3, ..Config::default() }), None);
+    let levels = BTreeMap::from([(0x7fff, 2)]);
+    assert_eq!(asked(Config { levels, ..Config::default() }), None, "the partition has another level");
+}
+
+#[test]
 fn limited_members_have_no_path_to_each_other() {
     let (mut sa, inventory) = sa();
     let mad = datagram(METHOD_GET, PathRecord::ATTRIBUTE, 9, PAIR, path(0x12, 0x13));
