@@ -19,7 +19,7 @@ use self::place::{check, layout, place};
 use crate::channel::{Channel, Completes};
 use crate::engine::Engine;
 use crate::error::{Result, refusal};
-use crate::event::{Object, Read};
+use crate::event::{Object, ReadCounts};
 use crate::lint::Lint;
 use crate::lock::Mutex;
 use crate::memory::{Cqe, FREES_RECV, FREES_SEND, View, Wheel, word};
@@ -83,7 +83,7 @@ pub struct Cq {
     stamps: AtomicBool,
     /// Whether strict mode is on. A copy, so that the data path need not ask the engine.
     strict: bool,
-    read: Read,
+    read: ReadCounts,
     ring: Mutex<CqRing>,
 }
 
@@ -260,7 +260,7 @@ impl Cq {
             waiting: AtomicBool::new(false),
             poller,
             stamps: AtomicBool::new(false),
-            read: Read::default(),
+            read: ReadCounts::default(),
             ring: Mutex::new(ring),
         }))
     }
@@ -545,7 +545,7 @@ impl Cq {
 }
 
 impl Object for Cq {
-    fn read(&self) -> &Read {
+    fn read(&self) -> &ReadCounts {
         &self.read
     }
 

@@ -15,7 +15,7 @@ use crate::memory::View;
 /// An object that has events: a QP, a CQ, an SRQ, or one handle of an XRC target.
 pub(crate) trait Object: Send + Sync {
     /// Its count of read events.
-    fn read(&self) -> &Read;
+    fn read(&self) -> &ReadCounts;
     /// Counts an async event that the program has read, also in the agent's count, which other
     /// libraries use.
     fn count_async(&self);
@@ -27,12 +27,12 @@ pub(crate) type WeakObject = Weak<dyn Object>;
 /// How many events of one object the program has read. The call that destroys the object waits
 /// until all of them are acknowledged.
 #[derive(Default)]
-pub(crate) struct Read {
+pub(crate) struct ReadCounts {
     completion: AtomicU32,
     asynchronous: AtomicU32,
 }
 
-impl Read {
+impl ReadCounts {
     pub(crate) fn count_completion(&self) {
         self.completion.fetch_add(1, Ordering::Relaxed);
     }
@@ -52,7 +52,7 @@ impl Read {
     }
 }
 
-struct Record {
+struct EventRecord {
     event: AsyncEvent,
     object: Option<WeakObject>,
 }
@@ -68,7 +68,7 @@ pub struct AsyncEvent {
 
 /// A context's async events: the engine's own, and the agent's in the context page.
 pub(crate) struct Events {
-    file: EventFile<Record>,
+    file: EventFile<EventRecord>,
     page: View,
 }
 
@@ -78,7 +78,7 @@ impl Events {
     }
 
     pub(crate) fn raise(&self, event_type: u32, element: u64, object: Option<WeakObject>) {
-        self.file.push(Record { event: AsyncEvent { kind: event_type, element }, object });
+        self.file.push(EventRecord { event: AsyncEvent { kind: event_type, element }, object });
     }
 
     /// Counts a packet that was dropped at `port` for its P_Key or Q_Key. `counter` is a word of
@@ -110,7 +110,7 @@ impl Events {
     pub(crate) fn take(&self) -> Result<Option<AsyncEvent>, Errno> {
         // Under the file's lock only a counter may be touched, because events are raised under the
         // objects' locks.
-        let count = |record: &Record| {
+        let count = |record: &EventRecord| {
             if let Some(object) = record.object.as_ref().and_then(Weak::upgrade) {
                 object.read().count_async();
             }
@@ -124,7 +124,8 @@ impl Events {
 
     /// Removes the unread events of an object that is being destroyed.
     pub(crate) fn forget(&self, object: &dyn Object) {
-        let is_its = |record: &Record| record.object.as_ref().is_some_and(|of| std::ptr::addr_eq(of.as_ptr(), object));
+        let is_its =
+            |record: &EventRecord| record.object.as_ref().is_some_and(|of| std::ptr::addr_eq(of.as_ptr(), object));
         self.file.retain(|record| !is_its(record));
     }
 
@@ -136,7 +137,7 @@ impl Events {
 
     /// The agent's next record, and whether more wait. The agent trusts nothing in this memory, and
     /// the engine takes only whole records.
-    fn agents_next(&self) -> (Option<Record>, bool) {
+    fn agents_next(&self) -> (Option<EventRecord>, bool) {
         let head = self.page.word(context_page::HEAD).load(Ordering::Acquire);
         let consumer = self.page.word(context_page::CONSUMER);
         let taken = consumer.load(Ordering::Relaxed);
@@ -147,6 +148,6 @@ impl Events {
         let record: AsyncRecord = self.page.read(slot);
         consumer.store(taken.wrapping_add(1), Ordering::Release);
         let event = AsyncEvent { kind: record.event_type, element: record.element };
-        (Some(Record { event, object: None }), head != taken.wrapping_add(1))
+        (Some(EventRecord { event, object: None }), head != taken.wrapping_add(1))
     }
 }

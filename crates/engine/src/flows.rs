@@ -12,7 +12,7 @@ use abi::queue::{
 use parking_lot::Mutex;
 
 use crate::memory::View;
-use crate::paths::Route;
+use crate::paths::GlobalRoute;
 use crate::traffic::Sum;
 
 /// What decides which way datagrams take.
@@ -27,7 +27,7 @@ pub(crate) struct Key {
     /// Of lost datagrams: the code of the MTU that they need, which is not 0.
     pub(crate) lost: u8,
     /// Of unicast datagrams that pass routers.
-    pub(crate) route: Route,
+    pub(crate) route: GlobalRoute,
 }
 
 /// The datagrams that one engine has sent.
@@ -91,7 +91,7 @@ mod tests {
         let (ours, fd) = Region::create("softhca-test", CONTEXT_LEN).expect("memory");
         let flows = Flows::new(View::whole(Region::map(fd.as_fd(), CONTEXT_LEN).expect("mapped")));
         let route = ([9; 16], 3, 0x20);
-        for route in [Route::default(), route, ([9; 16], 2, 0x20), route] {
+        for route in [GlobalRoute::default(), route, ([9; 16], 2, 0x20), route] {
             assert!(flows.count(Key { dlid: 7, route, ..Key::default() }, 100, 20));
         }
         let second: DatagramFlow = ours.read(context_page::DATAGRAM_FLOWS + DATAGRAM_FLOW_LEN);

@@ -10,10 +10,10 @@ use std::sync::Arc;
 
 use parking_lot::RwLock;
 use protocol::Time;
+use wire::cm::Gid;
 
 use crate::memory::DatagramEntry;
 
-type Gid = [u8; 16];
 /// An epoch, and where datagrams went in it.
 type Answered = (u32, Reached);
 

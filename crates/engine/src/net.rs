@@ -34,6 +34,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use parking_lot::{Mutex, RwLock};
+use wire::cm::Gid;
 
 use crate::capture::CaptureHook;
 use crate::network::Network;
@@ -46,8 +47,6 @@ use port::Port;
 /// The maximum number of cached flows. A program with more destinations sometimes looks flows up
 /// again.
 const FLOWS: usize = 4096;
-
-type Gid = [u8; 16];
 
 /// The wire state of one engine.
 pub(crate) struct Net<Q> {

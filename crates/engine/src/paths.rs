@@ -31,11 +31,11 @@ pub(crate) struct Way {
     from: u8,
     to: DevicePort,
     pub(crate) dlid: u16,
-    pub(crate) route: Route,
+    pub(crate) route: GlobalRoute,
 }
 
 /// What routers see: the destination GID, the hop limit, the traffic class. Zeros within the subnet.
-pub(crate) type Route = ([u8; 16], u8, u8);
+pub(crate) type GlobalRoute = ([u8; 16], u8, u8);
 
 /// The headers that do not lead to another path, but decide whether the packet passes.
 #[derive(Clone, Copy, Debug)]
@@ -89,7 +89,7 @@ impl Way {
         Self::new(board, (from, to), entry.lid, is_global.then_some(route))
     }
 
-    fn new(board: &Board, (from, to): (DevicePort, DevicePort), dlid: u16, route: Option<Route>) -> Self {
+    fn new(board: &Board, (from, to): (DevicePort, DevicePort), dlid: u16, route: Option<GlobalRoute>) -> Self {
         let own = board.gid(from.device, from.port, 0).unwrap_or_default();
         let route = route.filter(|(dgid, ..)| dgid[..8] != own[..8]).unwrap_or_default();
         Self { from: from.port as u8, to, dlid, route }

@@ -104,7 +104,7 @@ fn next(count: &AtomicU32) -> u32 {
 /// The last thread that polled a CQ.
 #[repr(align(128))]
 #[derive(Default)]
-struct Slot {
+struct PollerSlot {
     thread: AtomicUsize,
     /// The approximate time of its last poll, in ticks; 0 if it does not poll now.
     at: AtomicU64,
@@ -120,7 +120,7 @@ pub(crate) struct PollingThread {
 /// The slots of an engine's CQs.
 #[derive(Default)]
 pub(crate) struct Pollers {
-    slots: [Slot; SLOTS],
+    slots: [PollerSlot; SLOTS],
     /// How many pollers were added.
     count: AtomicU32,
     seldom: Seldom,

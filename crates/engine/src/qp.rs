@@ -24,7 +24,7 @@ use crate::access::kept::KeptRegion;
 use crate::cq::Cq;
 use crate::engine::Engine;
 use crate::error::{Result, by_system, refusal};
-use crate::event::{Object, Read};
+use crate::event::{Object, ReadCounts};
 use crate::lint::Lint;
 use crate::lock::{Mutex, MutexGuard};
 use crate::memory::{Layout, Ring, View};
@@ -112,7 +112,7 @@ pub struct Qp {
     /// Whether strict mode is on. A copy, so that the data path need not ask the engine.
     strict: bool,
     pub(crate) queue_use: Arc<QueueUse>,
-    read: Read,
+    read: ReadCounts,
     /// Why its requests failed.
     pub(crate) why: Why,
     itself: Weak<Self>,
@@ -280,7 +280,7 @@ impl Engine {
             sq_sig_all: parts.sq_sig_all,
             strict: self.lint().is_some(),
             queue_use,
-            read: Read::default(),
+            read: ReadCounts::default(),
             why: Why::default(),
             itself: itself.clone(),
             changing: parking_lot::Mutex::new(()),
@@ -413,7 +413,7 @@ impl Qp {
 }
 
 impl Object for Qp {
-    fn read(&self) -> &Read {
+    fn read(&self) -> &ReadCounts {
         &self.read
     }
 

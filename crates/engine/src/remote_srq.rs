@@ -37,7 +37,7 @@ enum Stage<Q> {
 }
 
 /// A request with its packet and payload.
-struct Away<Q> {
+struct RemoteRequest<Q> {
     request: SrqRequest,
     packet: Packet,
     payload: Box<[u8]>,
@@ -45,10 +45,10 @@ struct Away<Q> {
 }
 
 /// A range to read for a peer: SRQ, key, address, length.
-type Wanted = (u32, u32, u64, u32);
+type FetchRange = (u32, u32, u64, u32);
 
 /// The result of reading it.
-type Read = Result<Box<[u8]>, Nak>;
+type FetchResult = Result<Box<[u8]>, Nak>;
 
 /// The last request that an engine has carried out for a target.
 #[derive(Clone, Copy)]
@@ -79,11 +79,11 @@ type Reply<Q> = (Arc<Lane<Q>>, SrqReply, Box<[u8]>);
 /// The state of a target that uses other engines' SRQs, or that other engines serve.
 pub(crate) struct RemoteSrq<Q> {
     /// The request that is being carried out.
-    current: Option<Away<Q>>,
+    current: Option<RemoteRequest<Q>>,
     /// The range that is being read.
-    fetch: Option<(Wanted, Away<Q>)>,
+    fetch: Option<(FetchRange, RemoteRequest<Q>)>,
     /// The range that was read, and its data.
-    fetched: Option<(Wanted, Read)>,
+    fetched: Option<(FetchRange, FetchResult)>,
     /// Requests that arrived meanwhile.
     queue: VecDeque<KeptPacket>,
     bytes: usize,

@@ -15,7 +15,7 @@ use abi::srq::{CreateSrq, CreateSrqAnswer, DestroySrq, DestroySrqAnswer, ModifyS
 use crate::control::Answer;
 use crate::engine::Engine;
 use crate::error::{Result, refusal};
-use crate::event::{Object, Read};
+use crate::event::{Object, ReadCounts};
 use crate::lock::Mutex;
 use crate::memory::{Layout, RecvEntry, Ring, View};
 use crate::parent::{Purpose, Token, lie};
@@ -48,7 +48,7 @@ pub struct Srq {
     itself: Weak<Self>,
     /// Its membership, if it belongs to an XRC domain.
     pub(crate) xrc: Option<Membership>,
-    read: Read,
+    read: ReadCounts,
     queue: Mutex<SrqQueue>,
 }
 
@@ -149,7 +149,7 @@ impl Engine {
             max_sge: answer.max_sge,
             itself: itself.clone(),
             xrc,
-            read: Read::default(),
+            read: ReadCounts::default(),
             queue: Mutex::new(SrqQueue {
                 view: Some(view),
                 ring,
@@ -389,7 +389,7 @@ impl Srq {
 }
 
 impl Object for Srq {
-    fn read(&self) -> &Read {
+    fn read(&self) -> &ReadCounts {
         &self.read
     }
 

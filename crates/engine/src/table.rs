@@ -14,8 +14,8 @@ use parking_lot::{MappedRwLockReadGuard, Mutex, RwLock, RwLockReadGuard};
 
 const FAN: usize = 256;
 
-type Slot<T> = RwLock<Option<(u32, Arc<T>)>>;
-type Leaf<T> = Box<[Slot<T>]>;
+type TableSlot<T> = RwLock<Option<(u32, Arc<T>)>>;
+type Leaf<T> = Box<[TableSlot<T>]>;
 type Level<T> = Box<[OnceLock<T>]>;
 
 /// The table. Numbers above 24 bits are absent.
@@ -62,7 +62,7 @@ impl<T> Table<T> {
         self.leaves.get(index / FAN)?.get()?[index % FAN].get()
     }
 
-    fn slot(&self, number: u32) -> Option<&Slot<T>> {
+    fn slot(&self, number: u32) -> Option<&TableSlot<T>> {
         let [a, b, c] = place(number)?;
         // Acquire: pairs with the release in `enter`, so that the leaf is initialized.
         let leaf = self.blocks[a].get()?[b].load(Ordering::Acquire);
@@ -144,7 +144,7 @@ impl<T> Table<T> {
     pub(crate) fn all(&self) -> Vec<Arc<T>> {
         let leaves = self.leaves.iter().filter_map(OnceLock::get);
         let leaves = leaves.flat_map(|leaves| leaves.iter().filter_map(OnceLock::get));
-        let object = |slot: &Slot<T>| slot.read_recursive().as_ref().map(|(_, object)| Arc::clone(object));
+        let object = |slot: &TableSlot<T>| slot.read_recursive().as_ref().map(|(_, object)| Arc::clone(object));
         leaves.flat_map(|leaf| (0..=u8::MAX).filter_map(move |number| object(&leaf[slot_of(number)]))).collect()
     }
 }
@@ -172,7 +172,7 @@ mod tests {
         let slots: std::collections::HashSet<usize> = (0..=u8::MAX).map(slot_of).collect();
         assert_eq!((slots.len(), slots.iter().max()), (FAN, Some(&(FAN - 1))));
         for number in 0..u8::MAX {
-            let apart = slot_of(number).abs_diff(slot_of(number + 1)) * size_of::<Slot<u32>>();
+            let apart = slot_of(number).abs_diff(slot_of(number + 1)) * size_of::<TableSlot<u32>>();
             assert!(apart >= 256, "{number}: {apart} bytes");
         }
         let table = Table::new();

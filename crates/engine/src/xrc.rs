@@ -27,7 +27,7 @@ use crate::cell::Packet;
 use crate::cq::Cq;
 use crate::engine::Engine;
 use crate::error::{Result, refusal};
-use crate::event::{Events, Object, Read};
+use crate::event::{Events, Object, ReadCounts};
 use crate::memory::View;
 use crate::pd::Pd;
 use crate::qp::{Caps, Inner, Parts, Qp};
@@ -80,7 +80,7 @@ pub struct Hold {
     qp: Arc<Qp>,
     handle: u32,
     cookie: u64,
-    read: Read,
+    read: ReadCounts,
 }
 
 impl Engine {
@@ -249,7 +249,7 @@ impl Xrcd {
 
 impl Hold {
     fn new(qp: Arc<Qp>, handle: u32, cookie: u64) -> Arc<Self> {
-        let hold = Arc::new(Self { qp, handle, cookie, read: Read::default() });
+        let hold = Arc::new(Self { qp, handle, cookie, read: ReadCounts::default() });
         if let Some(target) = &hold.qp.target {
             target.holders.lock().push(Arc::downgrade(&hold));
         }
@@ -310,7 +310,7 @@ impl Hold {
 }
 
 impl Object for Hold {
-    fn read(&self) -> &Read {
+    fn read(&self) -> &ReadCounts {
         &self.read
     }
 

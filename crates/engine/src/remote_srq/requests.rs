@@ -9,7 +9,7 @@ use protocol::{Nak, Outcome, Response, ResponseData, Status, Step};
 use shm::Source;
 use wire::{Headers, Opcode, Operation, Transport};
 
-use super::{AT_ONE, Fetched, RemoteSrq, Wanted};
+use super::{AT_ONE, FetchRange, Fetched, RemoteSrq};
 use crate::cell::{Packet, Payload};
 use crate::engine::Engine;
 use crate::kept::KeptPacket;
@@ -18,7 +18,7 @@ use crate::qp::{Inner, Lane, Qp};
 use crate::srq_request::{Kind, SrqReply, SrqRequest, about};
 use crate::{access, request};
 
-type Away = super::Away<Qp>;
+type RemoteRequest = super::RemoteRequest<Qp>;
 type Stage = super::Stage<Qp>;
 
 impl Qp {
@@ -60,7 +60,7 @@ impl Qp {
         };
         let remote = inner.xrc.remote_srq.get_or_insert_default();
         let request = SrqRequest { id: remote.next_id(), ..request };
-        remote.current = Some(Away { request, packet: *packet, payload, stage: Stage::New });
+        remote.current = Some(RemoteRequest { request, packet: *packet, payload, stage: Stage::New });
     }
 
     /// Where the bytes of a READ response are; starts a fetch if they are in another engine's
@@ -81,7 +81,7 @@ impl Qp {
     }
 
     #[cold]
-    fn fetch_remote<'a>(&self, inner: &'a mut Inner, wanted: Wanted, headers: Headers) -> Fetched<'a> {
+    fn fetch_remote<'a>(&self, inner: &'a mut Inner, wanted: FetchRange, headers: Headers) -> Fetched<'a> {
         let (port, peer) = (inner.attributes.port_num, inner.attributes.dest_qp_num);
         let remote = inner.xrc.remote_srq.get_or_insert_default();
         if remote.fetch.is_none() && remote.fetched.as_ref().is_none_or(|(which, _)| *which != wanted) {
@@ -97,7 +97,8 @@ impl Qp {
                 ..SrqRequest::of(&step)
             };
             let packet = about(self.qpn(), read, 0);
-            remote.fetch = Some((wanted, Away { request, packet, payload: Box::default(), stage: Stage::New }));
+            remote.fetch =
+                Some((wanted, RemoteRequest { request, packet, payload: Box::default(), stage: Stage::New }));
         }
         match &remote.fetched {
             Some((which, Ok(bytes))) if *which == wanted => Fetched::Bytes(headers, bytes),
@@ -166,7 +167,7 @@ impl Qp {
         known
     }
 
-    fn push_srq_request(&self, lane: &Lane, away: &Away) -> Sent {
+    fn push_srq_request(&self, lane: &Lane, away: &RemoteRequest) -> Sent {
         let packet = about(self.qpn(), away.packet.headers, away.payload.len() as u16);
         self.push_record(lane, packet, SrqRequest::len(&packet), &away.payload, |packet, record| {
             away.request.encode(packet, record)
@@ -229,7 +230,7 @@ impl Qp {
     ) {
         let mut inner = self.lock();
         let Some(remote) = &mut inner.xrc.remote_srq else { return };
-        let from_here = |away: &Away| {
+        let from_here = |away: &RemoteRequest| {
             away.request.id == reply.id && matches!(&away.stage, Stage::Sent(sent) if Arc::ptr_eq(sent, lane))
         };
         if let Some(away) = remote.current.take_if(|away| from_here(away)) {
@@ -251,7 +252,7 @@ impl Qp {
     fn finish_remote(
         &self,
         inner: &mut Inner,
-        away: &Away,
+        away: &RemoteRequest,
         lane: &Arc<Lane>,
         outcome: Outcome,
         status: Option<Status>,
@@ -316,7 +317,7 @@ impl Qp {
     /// The other end of a lane is gone, so its requests are lost.
     pub(crate) fn lose_srq_requests(&self, inner: &mut Inner, lane: u32) {
         let Some(remote) = &mut inner.xrc.remote_srq else { return };
-        let by = |away: &Away| matches!(&away.stage, Stage::Sent(sent) if sent.id == lane);
+        let by = |away: &RemoteRequest| matches!(&away.stage, Stage::Sent(sent) if sent.id == lane);
         if remote.half.as_ref().is_some_and(|(_, half)| half.id == lane) {
             remote.half = None;
         }
@@ -354,7 +355,7 @@ impl Qp {
     fn asks_for(&self) -> Option<u32> {
         let inner = self.lock();
         let remote = inner.xrc.remote_srq.as_ref()?;
-        let asked = |away: &&Away| matches!(away.stage, Stage::Asked);
+        let asked = |away: &&RemoteRequest| matches!(away.stage, Stage::Asked);
         let away =
             remote.current.as_ref().filter(asked).or(remote.fetch.as_ref().map(|(_, away)| away).filter(asked))?;
         Some(away.packet.headers.xrc_srq)
@@ -381,7 +382,7 @@ impl Engine {
             let mut lost = (false, false);
             if let Some(remote) = &mut inner.xrc.remote_srq {
                 let RemoteSrq { current, fetch, .. } = &mut **remote;
-                let mut answer = |away: &mut Away| {
+                let mut answer = |away: &mut RemoteRequest| {
                     let asked = matches!(away.stage, Stage::Asked) && away.packet.headers.xrc_srq == number;
                     if asked {
                         away.stage = Stage::New;

@@ -73,7 +73,7 @@ pub unsafe fn stage(dst: *mut u8, src: *const u8, len: usize) -> Result<(), Faul
 ///
 /// As for [`copy`]; the routine can copy `len` bytes on this processor.
 #[inline]
-unsafe fn run(routine: Routine, dst: *mut u8, src: *const u8, len: usize) -> Result<(), Fault> {
+unsafe fn run(routine: CopyRoutine, dst: *mut u8, src: *const u8, len: usize) -> Result<(), Fault> {
     // SAFETY: each routine keeps to the C ABI and touches only the two ranges, which the caller
     // vouches for; a fault in them makes it return. The length is one that it was chosen for.
     let outcome = unsafe { routine(dst, src, len) };
@@ -87,7 +87,7 @@ const SMALL: usize = 128;
 /// shorter copies its startup costs more than that (measured).
 const REPEAT_FROM: usize = 4096;
 
-type Routine = unsafe extern "C" fn(*mut u8, *const u8, usize) -> Outcome;
+type CopyRoutine = unsafe extern "C" fn(*mut u8, *const u8, usize) -> Outcome;
 
 /// Whether the destination is close behind the source, modulo 4096. On a third-generation EPYC,
 /// `rep movsb` copies 3 GB/s at distances of 1, 8 and 16 bytes, and 43 to 48 from 32 bytes on, as
@@ -100,7 +100,7 @@ pub(super) fn is_close_behind(dst: *const u8, src: *const u8) -> bool {
 
 /// The routine for a length above [`SMALL`].
 #[inline]
-fn routine_for(dst: *const u8, src: *const u8, len: usize) -> Routine {
+fn routine_for(dst: *const u8, src: *const u8, len: usize) -> CopyRoutine {
     let processor = PROCESSOR.load(Ordering::Relaxed);
     if len >= REPEAT_FROM && processor & REPEAT != 0 && !is_close_behind(dst, src) {
         softhca_usermem_copy_repeat
@@ -156,11 +156,11 @@ pub(super) unsafe fn copy_with_each(
     len: usize,
     mut check: impl FnMut(&'static str, Result<(), Fault>),
 ) {
-    let mut routines: Vec<(&'static str, Routine)> = Vec::new();
+    let mut routines: Vec<(&'static str, CopyRoutine)> = Vec::new();
     if len <= SMALL {
         routines.push(("small", softhca_usermem_copy_small));
     } else {
-        routines.extend([("sse", softhca_usermem_copy_sse as Routine), ("repeat", softhca_usermem_copy_repeat)]);
+        routines.extend([("sse", softhca_usermem_copy_sse as CopyRoutine), ("repeat", softhca_usermem_copy_repeat)]);
         routines.push(("whole", softhca_usermem_copy_whole));
         if PROCESSOR.load(Ordering::Relaxed) & AVX != 0 {
             routines.push(("avx", softhca_usermem_copy_avx));

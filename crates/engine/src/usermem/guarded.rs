@@ -54,7 +54,7 @@ const _: () = assert!(shm::life::ENDED == 0x4000_0000, "the routines know it by 
 const REVOKED: u64 = 256;
 const ABORTED: u64 = 512;
 
-type Routine = unsafe extern "C" fn(*mut u8, u64, u64, *const u32, u32, *mut Rseq, *const u32) -> Outcome;
+type GuardedRoutine = unsafe extern "C" fn(*mut u8, u64, u64, *const u32, u32, *mut Rseq, *const u32) -> Outcome;
 
 /// `struct rseq` of `linux/rseq.h`, as far as it is used here.
 #[repr(C)]
@@ -105,7 +105,7 @@ fn offset() -> Option<isize> {
 
 /// Runs a routine until it is not aborted, at most [`TRIES`] times.
 #[inline]
-fn run(guard: GuardWord<'_>, routine: Routine, to: *mut u8, first: u64, second: u64) -> Result<u64, NotDone> {
+fn run(guard: GuardWord<'_>, routine: GuardedRoutine, to: *mut u8, first: u64, second: u64) -> Result<u64, NotDone> {
     let area = area().ok_or(NotDone::Interrupted)?;
     for _ in 0..TRIES {
         // SAFETY: the routine keeps to the C ABI, touches only what its caller here was given by

@@ -48,7 +48,7 @@ pub fn check(addr: u64, len: u64, need_write: bool) -> Result<(), MappingError> 
     if len == 0 {
         return Ok(());
     }
-    let range = Wanted::new(addr, len, need_write);
+    let range = NeededRange::new(addr, len, need_write);
     let Ok(maps) = File::open("/proc/self/maps") else {
         return by_msync(&range);
     };
@@ -82,7 +82,7 @@ pub(super) fn by_each_way(
     len: u64,
     need_write: bool,
 ) -> impl Iterator<Item = (&'static str, Result<(), MappingError>)> {
-    let range = Wanted::new(addr, len, need_write);
+    let range = NeededRange::new(addr, len, need_write);
     let maps = || File::open("/proc/self/maps").expect("tests need /proc");
     let asked = by_query(&maps(), &range).ok().map(|answer| ("query", answer));
     let listed = by_list(BufReader::new(maps()), &range).expect("the list is readable");
@@ -92,7 +92,7 @@ pub(super) fn by_each_way(
 /// Enough for a few hundred mappings per read.
 const LIST_BUFFER: usize = 32 * 1024;
 
-struct Wanted {
+struct NeededRange {
     addr: u64,
     /// The last byte, so that a range may end with the address space.
     last: u64,
@@ -106,10 +106,10 @@ struct Mapping {
     writable: bool,
 }
 
-impl Wanted {
+impl NeededRange {
     /// `len` is not 0.
-    fn new(addr: u64, len: u64, need_write: bool) -> Wanted {
-        Wanted { addr, last: addr.saturating_add(len - 1), need_write }
+    fn new(addr: u64, len: u64, need_write: bool) -> NeededRange {
+        NeededRange { addr, last: addr.saturating_add(len - 1), need_write }
     }
 
     /// The range is checked up to `at`, and `next` is the first mapping that ends after it; returns
@@ -127,7 +127,7 @@ impl Wanted {
 }
 
 /// Queries one mapping at a time. The outer error means that the kernel does not support the query.
-fn by_query(maps: &File, range: &Wanted) -> io::Result<Result<(), MappingError>> {
+fn by_query(maps: &File, range: &NeededRange) -> io::Result<Result<(), MappingError>> {
     let mut at = range.addr;
     while at <= range.last {
         match range.advance(at, query(maps, at)?.as_ref()) {
@@ -139,7 +139,7 @@ fn by_query(maps: &File, range: &Wanted) -> io::Result<Result<(), MappingError>>
 }
 
 /// Reads the list of all mappings, which is sorted.
-fn by_list(mut list: impl BufRead, range: &Wanted) -> io::Result<Result<(), MappingError>> {
+fn by_list(mut list: impl BufRead, range: &NeededRange) -> io::Result<Result<(), MappingError>> {
     let mut at = range.addr;
     let mut line = Vec::new();
     while at <= range.last {
@@ -196,11 +196,11 @@ fn page_size_in(list: impl BufRead, addr: u64) -> io::Result<u64> {
 /// Checks only whether something is mapped, as without `/proc`.
 #[cfg(test)]
 pub(super) fn by_msync_alone(addr: u64, len: u64) -> Result<(), MappingError> {
-    by_msync(&Wanted::new(addr, len, true))
+    by_msync(&NeededRange::new(addr, len, true))
 }
 
 /// The check without `/proc`: an asynchronous msync does nothing, but reports a hole.
-fn by_msync(range: &Wanted) -> Result<(), MappingError> {
+fn by_msync(range: &NeededRange) -> Result<(), MappingError> {
     let start = range.addr & !(PAGE - 1);
     // More than half of all addresses is never mapped, and the length would wrap around when the
     // kernel rounds it up to pages.
