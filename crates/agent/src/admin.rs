@@ -56,7 +56,7 @@ pub(crate) enum Verdict {
 }
 
 /// The result of a question.
-pub(crate) enum Answer {
+pub(crate) enum QueryOutcome {
     /// An answer, and whether ports have changed.
     Tell(Box<dyn Tell>, bool),
     /// Brings the counters of a port up to date in the mirror: the name of its device, its number.
@@ -83,10 +83,10 @@ pub(crate) fn serve(
     (manager, mads): (&Manager, &mut Mads),
     (number, socket): (u32, &Foreign<Socket>),
     buffer: &mut [u8],
-) -> Answer {
+) -> QueryOutcome {
     let len = match take(socket, buffer) {
         Ok(len) => len,
-        Err(verdict) => return Answer::Over(verdict),
+        Err(verdict) => return QueryOutcome::Over(verdict),
     };
     if !headroom::is_there() {
         return tell(&json!({"error": "the agent has no memory left"}));
@@ -108,8 +108,8 @@ pub(crate) fn serve(
             captured(socket, &value, &fds)
         }
         "devices" => tell(&show::devices(world)),
-        "show" => Answer::Tell(Box::new(Telling::show(asker)), false),
-        "errors" => Answer::Tell(Box::new(Telling::errors(asker)), false),
+        "show" => QueryOutcome::Tell(Box::new(Telling::show(asker)), false),
+        "errors" => QueryOutcome::Tell(Box::new(Telling::errors(asker)), false),
         "status" => {
             let mut status = show::status(world);
             status["manager"] = manager.status();
@@ -119,13 +119,13 @@ pub(crate) fn serve(
         "subnet" => done(mads.answer_operator(world, asker, &question)),
         "counters" => {
             let device = question["device"].as_str().unwrap_or_default().to_owned();
-            Answer::Counters(device, question["port"].as_u64().and_then(|port| port.try_into().ok()).unwrap_or(0))
+            QueryOutcome::Counters(device, question["port"].as_u64().and_then(|port| port.try_into().ok()).unwrap_or(0))
         }
         "device" => done(device_changes::answer(world, asker, &question)),
         "stop" if asker != Asker::Root => tell(&json!({"error": "only the agent's own user and root may stop it"})),
         "stop" => {
             let _ = socket.try_send(json!({"stopping": std::process::id()}).to_string().as_bytes(), &[]);
-            Answer::Over(Verdict::Stop)
+            QueryOutcome::Over(Verdict::Stop)
         }
         other => tell(&json!({"error": format!(
             "request {other:?} is not known; there are devices, device, subnet, counters, show, errors, status, fault, port, capture, capture-news and stop"
@@ -134,19 +134,19 @@ pub(crate) fn serve(
 }
 
 /// What was done, and whether ports have changed.
-fn done((value, changed): (Value, bool)) -> Answer {
-    Answer::Tell(Box::new(Telling::text(&value)), changed)
+fn done((value, changed): (Value, bool)) -> QueryOutcome {
+    QueryOutcome::Tell(Box::new(Telling::text(&value)), changed)
 }
 
-fn tell(value: &Value) -> Answer {
-    Answer::Tell(Box::new(Telling::text(value)), false)
+fn tell(value: &Value) -> QueryOutcome {
+    QueryOutcome::Tell(Box::new(Telling::text(value)), false)
 }
 
 /// Sends an answer about captures. It is short and comes with descriptors.
-fn captured(socket: &Socket, value: &Value, fds: &[OwnedFd]) -> Answer {
+fn captured(socket: &Socket, value: &Value, fds: &[OwnedFd]) -> QueryOutcome {
     let fds: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
     let sent = socket.try_send(value.to_string().as_bytes(), &fds);
-    Answer::Over(sent.map_or(Verdict::Ends, |()| Verdict::Continues))
+    QueryOutcome::Over(sent.map_or(Verdict::Ends, |()| Verdict::Continues))
 }
 
 /// Receives an answer from `socket`. `next` is called before each wait for a message.

@@ -21,7 +21,7 @@ use shm::notifier::Notifier;
 use shm::socket::Socket;
 
 use crate::addresses::{HostAddresses, chosen};
-use crate::config::{Config, ConfigError, Wire};
+use crate::config::{Config, ConfigError, WireMode};
 use crate::host::System;
 use crate::inbox::{Inbox, Message};
 use crate::local::{LocalChannel, LocalControl};
@@ -66,7 +66,7 @@ impl Agent {
     pub fn start(config: &Config, run_dir: Option<&Path>) -> Result<AgentHandle, StartError> {
         config.check()?;
         let config = &crate::topology::with_address(config)?;
-        if config.wire != Wire::External {
+        if config.wire != WireMode::External {
             require_addresses(&config.addresses)?;
         }
         let prepared = run_dir.map(|path| RunDir::prepare(path, config.system)).transpose()?;

@@ -8,7 +8,6 @@
 //! connection manager belong to the agent, so each capture has a capture ring for them too;
 //! [`watchers`] decides what goes there. If a capture does not see every engine, its engines also
 //! copy packets that arrive over lanes. The principal type is [`Captures`].
-//! [`Captures`].
 
 pub(crate) mod watchers;
 

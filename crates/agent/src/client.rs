@@ -23,7 +23,7 @@ use crate::closer::{Closer, Closers};
 use crate::cm::{ChannelId, Manager};
 use crate::dispatch::Reply;
 use crate::engine_link::is_short_of_room;
-use crate::foreign::{Foreign, Passed};
+use crate::foreign::{Foreign, PassedFd};
 use crate::ids::{ContextId, Peer};
 use crate::world::World;
 
@@ -94,7 +94,7 @@ pub(crate) enum Fate {
 }
 
 /// The result of reading a client.
-pub(crate) enum Next<'b> {
+pub(crate) enum ReadOutcome<'b> {
     /// No message, or one that needs nothing more.
     Over(Fate),
     /// A command.
@@ -108,7 +108,7 @@ pub(crate) enum Next<'b> {
         /// Its header and body.
         request: &'b [u8],
         /// The descriptors that came with it.
-        fds: Vec<Passed>,
+        fds: Vec<PassedFd>,
     },
     /// A message with descriptors, which the socket still holds.
     Passing,
@@ -121,7 +121,7 @@ pub(crate) struct Said<'b> {
     /// The message was longer than a message may be.
     pub(crate) truncated: bool,
     /// The descriptors that came with it.
-    pub(crate) fds: Vec<Passed>,
+    pub(crate) fds: Vec<PassedFd>,
 }
 
 impl Client {
@@ -240,43 +240,48 @@ impl Client {
     }
 
     /// Takes the next message, if there is one and if the client is not busy.
-    pub(crate) fn next<'b>(&mut self, world: &mut World, manager: &mut Manager, buffer: &'b mut [u8]) -> Next<'b> {
+    pub(crate) fn next<'b>(
+        &mut self,
+        world: &mut World,
+        manager: &mut Manager,
+        buffer: &'b mut [u8],
+    ) -> ReadOutcome<'b> {
         assert!(buffer.len() > REQUEST_MAX, "one byte more shows what is too long");
         // A busy or held-up socket is not watched for messages, so this event is the end of the
         // stream.
         if self.busy || self.held_up || self.flush() == Fate::Ends {
-            return Next::Over(Fate::Ends);
+            return ReadOutcome::Over(Fate::Ends);
         }
         self.held_up = self.closer().is_full();
         if self.held_up || self.is_stuck() {
-            return Next::Over(Fate::Continues);
+            return ReadOutcome::Over(Fate::Continues);
         }
         let peeked = match self.socket.peek(buffer) {
             Ok(peeked) => peeked,
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Next::Over(Fate::Continues),
-            Err(_) => return Next::Over(Fate::Ends),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return ReadOutcome::Over(Fate::Continues),
+            Err(_) => return ReadOutcome::Over(Fate::Ends),
         };
         if peeked.has_fds {
-            return Next::Passing;
+            return ReadOutcome::Passing;
         }
         if self.socket.discard().is_err() {
-            return Next::Over(Fate::Ends);
+            return ReadOutcome::Over(Fate::Ends);
         }
         let said = Said { bytes: &buffer[..peeked.len], truncated: peeked.truncated, fds: Vec::new() };
         self.hear(world, manager, said)
     }
 
     /// Handles a message.
-    pub(crate) fn hear<'b>(&mut self, world: &mut World, manager: &mut Manager, said: Said<'b>) -> Next<'b> {
+    pub(crate) fn hear<'b>(&mut self, world: &mut World, manager: &mut Manager, said: Said<'b>) -> ReadOutcome<'b> {
         let Said { bytes, truncated, fds } = said;
         if bytes.is_empty() {
-            return Next::Over(Fate::Ends);
+            return ReadOutcome::Over(Fate::Ends);
         }
         let Some(session) = self.session else {
-            return Next::Over(self.open(world, manager, bytes));
+            return ReadOutcome::Over(self.open(world, manager, bytes));
         };
         let Some(RequestEnvelope { sequence, flags }) = RequestEnvelope::read(bytes) else {
-            return Next::Over(Fate::Ends);
+            return ReadOutcome::Over(Fate::Ends);
         };
         let complaint = if truncated || bytes.len() > REQUEST_MAX {
             "a request is longer than 64 KiB, or has more than 8 descriptors"
@@ -284,9 +289,9 @@ impl Client {
             "the envelope has a flag that is not known"
         } else {
             let request = &bytes[size_of::<RequestEnvelope>()..];
-            return Next::Command { session, sequence, quiet: flags & envelope_flag::QUIET != 0, request, fds };
+            return ReadOutcome::Command { session, sequence, quiet: flags & envelope_flag::QUIET != 0, request, fds };
         };
-        Next::Over(self.reply(sequence, Refusal::new(Errno::EINVAL, complaint).into()))
+        ReadOutcome::Over(self.reply(sequence, Refusal::new(Errno::EINVAL, complaint).into()))
     }
 
     /// Handles the first message, which names the profile of the ABI and what to open.

@@ -39,7 +39,7 @@ use abi::envelope::REQUEST_MAX;
 use parking_lot::{Condvar, Mutex};
 use shm::socket::Socket;
 
-use crate::foreign::{Arrived, Foreign};
+use crate::foreign::{Foreign, ReceivedMessage};
 use crate::headroom;
 use crate::host::Host;
 
@@ -51,7 +51,7 @@ const STACK: usize = 128 << 10;
 /// Tells the agent that messages of a user can be read again.
 type Room = Arc<dyn Fn(u32) + Send + Sync>;
 /// What happens with a received message.
-type Then = Box<dyn FnOnce(Arrived) + Send>;
+type Then = Box<dyn FnOnce(ReceivedMessage) + Send>;
 
 /// The threads of all users.
 #[derive(Default)]
@@ -59,40 +59,40 @@ pub struct Closers {
     /// How to tell the agent of room, and how much of one user may wait. `None`: all clients are in
     /// this process, and descriptors are closed where they are dropped.
     threads: Option<(Room, usize)>,
-    users: BTreeMap<u32, Weak<User>>,
+    users: BTreeMap<u32, Weak<UserThread>>,
     /// Users whose thread could not be started.
     late: Arc<AtomicUsize>,
 }
 
 /// Receives, examines and closes the descriptors of one user.
 #[derive(Debug, Clone, Default)]
-pub struct Closer(Place);
+pub struct Closer(ClosePlace);
 
 /// Where descriptors are closed.
 #[derive(Debug, Clone, Default)]
-enum Place {
+enum ClosePlace {
     /// On the thread that drops them.
     #[default]
     Here,
     /// On the thread of their user.
-    User(Arc<User>),
+    User(Arc<UserThread>),
     /// Where this host does what takes long. These descriptors are the agent's own.
     Deferred(Arc<dyn Host>),
 }
 
-struct User {
+struct UserThread {
     uid: u32,
     room: Room,
     /// While this many of its jobs and sockets wait, the agent reads no messages of this user.
     most: usize,
     late: Arc<AtomicUsize>,
-    work: Mutex<Work>,
+    work: Mutex<JobQueue>,
     more: Condvar,
 }
 
 #[derive(Default)]
-struct Work {
-    jobs: VecDeque<Job>,
+struct JobQueue {
+    jobs: VecDeque<CloserJob>,
     /// Sockets are added to the last lot and taken from the first one. No lot is empty.
     lots: VecDeque<Lot>,
     /// How many jobs and sockets wait or are in work.
@@ -102,10 +102,10 @@ struct Work {
     /// The agent reads no messages of this user until fewer wait.
     held_up: bool,
     /// Keeps the user alive while jobs wait and no thread could be started.
-    kept: Option<Arc<User>>,
+    kept: Option<Arc<UserThread>>,
 }
 
-enum Job {
+enum CloserJob {
     Close(OwnedFd),
     Receive(Weak<Foreign<Socket>>, Then),
 }
@@ -119,8 +119,8 @@ struct Lot {
 }
 
 /// What a thread does next.
-enum Next {
-    Job(Job),
+enum ThreadTask {
+    Job(CloserJob),
     Discard(Arc<Socket>),
 }
 
@@ -135,14 +135,14 @@ impl Closers {
     pub fn of(&mut self, uid: u32) -> Closer {
         let Some((room, most)) = &self.threads else { return Closer::default() };
         if let Some(user) = self.users.get(&uid).and_then(Weak::upgrade) {
-            return Closer(Place::User(user));
+            return Closer(ClosePlace::User(user));
         }
         self.users.retain(|_, user| user.strong_count() > 0);
         let (room, most) = (Arc::clone(room), *most);
         let late = Arc::clone(&self.late);
-        let user = Arc::new(User { uid, room, most, late, work: Mutex::default(), more: Condvar::new() });
+        let user = Arc::new(UserThread { uid, room, most, late, work: Mutex::default(), more: Condvar::new() });
         self.users.insert(uid, Arc::downgrade(&user));
-        Closer(Place::User(user))
+        Closer(ClosePlace::User(user))
     }
 
     /// Whether threads that are needed could not be started. If `again`, tries to start them.
@@ -174,47 +174,47 @@ fn close_later(host: &dyn Host, fd: OwnedFd) {
 impl Closer {
     /// The closer for the agent's own shared memory.
     pub(crate) fn deferred(host: Arc<dyn Host>) -> Self {
-        Self(Place::Deferred(host))
+        Self(ClosePlace::Deferred(host))
     }
 
     /// Closes a descriptor without waiting.
     pub(crate) fn close(&self, fd: OwnedFd) {
         match &self.0 {
-            Place::User(user) => user.submit(Job::Close(fd)),
-            Place::Deferred(host) => close_later(&**host, fd),
-            Place::Here => drop(fd),
+            ClosePlace::User(user) => user.submit(CloserJob::Close(fd)),
+            ClosePlace::Deferred(host) => close_later(&**host, fd),
+            ClosePlace::Here => drop(fd),
         }
     }
 
     /// Ends a connection without waiting until its descriptors are closed.
     pub(crate) fn end(&self, socket: Socket) {
         match &self.0 {
-            Place::User(user) if !socket.end() => user.put_away(socket),
+            ClosePlace::User(user) if !socket.end() => user.put_away(socket),
             _ => drop(socket),
         }
     }
 
     /// Receives the next message of a connection and examines its descriptors, on the user's
     /// thread, and then calls `then` there. If the connection ends first, nothing happens.
-    pub(crate) fn receive(&self, socket: &Arc<Foreign<Socket>>, then: impl FnOnce(Arrived) + Send + 'static) {
+    pub(crate) fn receive(&self, socket: &Arc<Foreign<Socket>>, then: impl FnOnce(ReceivedMessage) + Send + 'static) {
         match &self.0 {
-            Place::User(user) => user.submit(Job::Receive(Arc::downgrade(socket), Box::new(then))),
-            _ => then(Arrived::receive(socket, &mut vec![0; REQUEST_MAX + 1])),
+            ClosePlace::User(user) => user.submit(CloserJob::Receive(Arc::downgrade(socket), Box::new(then))),
+            _ => then(ReceivedMessage::receive(socket, &mut vec![0; REQUEST_MAX + 1])),
         }
     }
 
     /// Whether so much of this user waits that nothing more is read from its programs. If so, the
     /// agent gets a message as soon as there is room.
     pub(crate) fn is_full(&self) -> bool {
-        let Place::User(user) = &self.0 else { return false };
+        let ClosePlace::User(user) = &self.0 else { return false };
         let mut work = user.work.lock();
         work.held_up |= work.waiting >= user.most;
         work.held_up
     }
 }
 
-impl User {
-    fn submit(self: &Arc<Self>, job: Job) {
+impl UserThread {
+    fn submit(self: &Arc<Self>, job: CloserJob) {
         let mut work = self.work.lock();
         work.jobs.push_back(job);
         self.add(&mut work);
@@ -225,7 +225,7 @@ impl User {
         let mut work = self.work.lock();
         if let Err(error) = work.put_away(&socket) {
             tracing::debug!(uid = self.uid, %error, "a socket waits for its end in the table of descriptors");
-            work.jobs.push_back(Job::Close(socket.into()));
+            work.jobs.push_back(CloserJob::Close(socket.into()));
         } else {
             // The thread cannot take the other socket while the lock is held, so this is not the
             // last reference.
@@ -235,13 +235,13 @@ impl User {
     }
 
     /// Counts one more job or socket, and makes the thread run.
-    fn add(self: &Arc<Self>, work: &mut Work) {
+    fn add(self: &Arc<Self>, work: &mut JobQueue) {
         work.waiting += 1;
         self.start(work);
     }
 
     /// Makes the thread run if it has something to do.
-    fn start(self: &Arc<Self>, work: &mut Work) {
+    fn start(self: &Arc<Self>, work: &mut JobQueue) {
         if work.runs {
             self.more.notify_one();
             return;
@@ -281,14 +281,14 @@ impl User {
             };
             drop(work);
             match next {
-                Next::Job(Job::Close(fd)) => drop(fd),
-                Next::Job(Job::Receive(socket, then)) => {
+                ThreadTask::Job(CloserJob::Close(fd)) => drop(fd),
+                ThreadTask::Job(CloserJob::Receive(socket, then)) => {
                     if let Some(socket) = socket.upgrade() {
                         buffer.resize(REQUEST_MAX + 1, 0);
-                        then(Arrived::receive(&socket, &mut buffer));
+                        then(ReceivedMessage::receive(&socket, &mut buffer));
                     }
                 }
-                Next::Discard(lot) => {
+                ThreadTask::Discard(lot) => {
                     if let Err(error) = lot.discard() {
                         tracing::warn!(uid = self.uid, %error, "a socket that was put away is lost");
                     }
@@ -310,10 +310,10 @@ impl User {
     }
 }
 
-impl Work {
-    fn next(&mut self) -> Option<Next> {
+impl JobQueue {
+    fn next(&mut self) -> Option<ThreadTask> {
         if let Some(job) = self.jobs.pop_front() {
-            return Some(Next::Job(job));
+            return Some(ThreadTask::Job(job));
         }
         let lot = self.lots.front_mut()?;
         lot.len -= 1;
@@ -321,7 +321,7 @@ impl Work {
         if is_last {
             self.lots.pop_front();
         }
-        Some(Next::Discard(out))
+        Some(ThreadTask::Discard(out))
     }
 
     fn put_away(&mut self, socket: &Socket) -> io::Result<()> {
@@ -351,9 +351,9 @@ impl Lot {
     }
 }
 
-impl fmt::Debug for User {
+impl fmt::Debug for UserThread {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("User").field("uid", &self.uid).field("waiting", &self.work.lock().waiting).finish()
+        f.debug_struct("UserThread").field("uid", &self.uid).field("waiting", &self.work.lock().waiting).finish()
     }
 }
 

@@ -66,9 +66,9 @@ use engine::Network;
 use protocol::Time;
 use protocol::cm::{Cm, Config as CoreConfig, Origin};
 
-use crate::management::{Arrived, Inlet, Outlets};
+use crate::management::{Inlet, Outlets, ReceivedMad};
 pub(crate) use channel::ChannelId;
-use channel::{Channel, Event};
+use channel::{Event, EventChannel};
 use id::Id;
 use locals::Locals;
 pub(crate) use outside::Outside;
@@ -107,13 +107,13 @@ const USER_MEMBERS_MAX: usize = MEMBERS_MAX / 8;
 /// The connection manager of one agent.
 pub(crate) struct Manager {
     core: Cm,
-    channels: BTreeMap<ChannelId, Owner>,
+    channels: BTreeMap<ChannelId, ChannelIds>,
     last_channel: u32,
     tokens: BTreeMap<u32, ChannelId>,
     /// What each user holds.
     users: BTreeMap<u32, Share>,
     ids: Slab<Id>,
-    members: Slab<id::Member>,
+    members: Slab<id::Membership>,
     connections: BTreeMap<protocol::cm::Id, u32>,
     ports: Ports,
     first_free_port: u16,
@@ -126,7 +126,7 @@ pub(crate) struct Manager {
     notices: Notices,
     mail: Mail,
     /// Datagrams between ids of this agent.
-    inner: VecDeque<Passed>,
+    inner: VecDeque<LoopbackMad>,
     outside: Outside,
     /// Users are kept apart.
     apart: bool,
@@ -163,7 +163,7 @@ struct Mail {
 
 /// A datagram from this agent to itself.
 #[derive(Debug, Clone, Copy)]
-struct Passed {
+struct LoopbackMad {
     origin: Origin,
     mad: protocol::cm::Mad,
     /// The user who sent it, or 0 if no user did.
@@ -184,8 +184,8 @@ struct Share {
 }
 
 /// A channel with its ids.
-struct Owner {
-    channel: Channel,
+struct ChannelIds {
+    channel: EventChannel,
     ids: BTreeSet<u32>,
     /// Its client has gone.
     ends: bool,
@@ -260,12 +260,13 @@ impl Manager {
             token = self.outside.word();
         }
         let share = self.users.entry(peer.uid).or_default();
-        let (channel, event_socket) = Channel::new(peer, token, told, Arc::clone(&share.events)).map_err(by_system)?;
+        let (channel, event_socket) =
+            EventChannel::new(peer, token, told, Arc::clone(&share.events)).map_err(by_system)?;
         share.channels += 1;
         self.last_channel = next;
         let id = ChannelId(next);
         self.tokens.insert(token, id);
-        self.channels.insert(id, Owner { channel, ids: BTreeSet::new(), ends: false });
+        self.channels.insert(id, ChannelIds { channel, ids: BTreeSet::new(), ends: false });
         Ok((id, event_socket))
     }
 
@@ -342,7 +343,7 @@ impl Manager {
     }
 
     /// Handles datagrams that have arrived.
-    pub(crate) fn on_datagrams(&mut self, world: &World, arrivals: VecDeque<Arrived>) {
+    pub(crate) fn on_datagrams(&mut self, world: &World, arrivals: VecDeque<ReceivedMad>) {
         if !headroom::is_there() {
             self.counts.received += arrivals.len() as u64;
             self.counts.dropped += arrivals.len() as u64;

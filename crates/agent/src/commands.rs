@@ -34,7 +34,7 @@ use abi::command::Command;
 use abi::layout::Record;
 use abi::{Errno, Refusal};
 
-use crate::foreign::Passed;
+use crate::foreign::PassedFd;
 use crate::ids::ContextId;
 use crate::refusal::{Outcome, refuse};
 use crate::table::{Kind, Table};
@@ -47,7 +47,7 @@ pub struct Call<'a> {
     /// large enough.
     pub command: Command<'a>,
     /// The descriptors that came with it.
-    pub fds: Vec<Passed>,
+    pub fds: Vec<PassedFd>,
 }
 
 /// The answer to a command.

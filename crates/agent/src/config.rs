@@ -46,7 +46,7 @@ pub struct Config {
     /// The only addresses that become GIDs, in their order. Empty: every address of the host.
     pub addresses: Vec<IpAddr>,
     /// How the agent receives packets of other hosts.
-    pub wire: Wire,
+    pub wire: WireMode,
     /// The numbers of users who may send and receive management datagrams (`/dev/infiniband/umad0`,
     /// `issm0`), besides root and the agent's own user.
     pub mad_users: Vec<u32>,
@@ -78,7 +78,7 @@ pub struct Config {
 /// How an agent receives packets of other hosts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Wire {
+pub enum WireMode {
     /// From UDP port 4791 of each address.
     #[default]
     Udp,
@@ -279,7 +279,7 @@ impl Default for Config {
             subnet_manager: true,
             tunnel: None,
             addresses: Vec::new(),
-            wire: Wire::default(),
+            wire: WireMode::default(),
             system: false,
             in_order: false,
             devices: vec![DeviceConfig::default()],
@@ -518,7 +518,7 @@ mod tests {
         assert_eq!(format!("{:?}", example.devices[0].limits), format!("{:?}", Limits::default()));
         assert_eq!(example.devices[0].name, "softhca0");
         assert_eq!(example.devices[0].ports.len(), 1);
-        assert_eq!((example.addresses.len(), example.wire, example.shared_memory), (0, Wire::Udp, false));
+        assert_eq!((example.addresses.len(), example.wire, example.shared_memory), (0, WireMode::Udp, false));
         assert_eq!(example.devices[0].ports[0].link_layer, LinkLayer::Ethernet);
     }
 

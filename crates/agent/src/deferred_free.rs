@@ -10,11 +10,11 @@ use std::sync::mpsc::{SendError, Sender, channel};
 use crate::headroom;
 
 /// A job for the thread.
-type Job = Box<dyn FnOnce() + Send>;
+type FreeJob = Box<dyn FnOnce() + Send>;
 
 /// Gives the thread a job. The caller does the job itself if there is no thread, or no memory for
 /// the message. What a user may have is limited, and so is what there is to free.
-pub(crate) fn later(job: Job) {
+pub(crate) fn later(job: FreeJob) {
     let Some(thread) = thread().filter(|_| headroom::is_there()) else { return job() };
     // If the thread has ended, the job comes back.
     if let Err(SendError(job)) = thread.send(job) {
@@ -23,10 +23,10 @@ pub(crate) fn later(job: Job) {
 }
 
 /// The thread, if it could be started. It ends with the process.
-fn thread() -> Option<&'static Sender<Job>> {
-    static THREAD: OnceLock<Option<Sender<Job>>> = OnceLock::new();
+fn thread() -> Option<&'static Sender<FreeJob>> {
+    static THREAD: OnceLock<Option<Sender<FreeJob>>> = OnceLock::new();
     let start = || {
-        let (sender, jobs) = channel::<Job>();
+        let (sender, jobs) = channel::<FreeJob>();
         let end = move || jobs.into_iter().for_each(|job| job());
         headroom::start("softhca-free".into(), headroom::STACK, end).ok().map(|_| sender)
     };

@@ -22,7 +22,7 @@ use crate::commands::{
     Answer, Call, ah, cq, device, direct, dm, engine, extended as ex, import, mcast, mr, mw, path, pd, qp, qp_modify,
     resize, srq, stream, target, wire, xrc,
 };
-use crate::foreign::Passed;
+use crate::foreign::PassedFd;
 use crate::headroom;
 use crate::ids::ContextId;
 use crate::inadmissible;
@@ -42,7 +42,7 @@ pub struct Reply {
 }
 
 /// Carries out one command of a client.
-pub fn dispatch(world: &mut World, client: ContextId, request: &[u8], fds: Vec<Passed>) -> Reply {
+pub fn dispatch(world: &mut World, client: ContextId, request: &[u8], fds: Vec<PassedFd>) -> Reply {
     let told = |refusal: &Refusal| tracing::debug!(context = client.0, %refusal, "refused");
     let admitted = admit(world, client, request, fds).and_then(|call| fail_on_demand(world, call)).inspect_err(told);
     let mut call = match admitted {
@@ -56,7 +56,7 @@ pub fn dispatch(world: &mut World, client: ContextId, request: &[u8], fds: Vec<P
 }
 
 /// Checks the header by the rules of all commands, in the kernel's order.
-fn admit<'a>(world: &mut World, client: ContextId, request: &'a [u8], fds: Vec<Passed>) -> Outcome<Call<'a>> {
+fn admit<'a>(world: &mut World, client: ContextId, request: &'a [u8], fds: Vec<PassedFd>) -> Outcome<Call<'a>> {
     let context = world.context(client)?;
     let (profile, has_context) = (context.profile, context.is_open());
     match command::admit(request, profile, has_context) {

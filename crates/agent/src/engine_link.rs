@@ -42,10 +42,10 @@ pub struct EngineLink {
     kick: Arc<Foreign>,
     /// The socket receives nothing from the engine, so closing it never blocks.
     socket: Arc<Socket>,
-    backlog: Backlog,
+    backlog: PendingPushes,
     /// Records that are dropped if the engine has no room for them, and their descriptors.
     offers: Vec<(Push, Vec<Foreign>)>,
-    state: State,
+    state: ListenState,
     pending: Option<PendingContext>,
     /// Whether the push socket is watched for room.
     pub watched: bool,
@@ -53,7 +53,7 @@ pub struct EngineLink {
 
 /// Whether an engine receives pushes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum State {
+enum ListenState {
     /// It receives pushes, or has no room at the moment.
     Listens,
     /// Like `Listens`, but the kernel takes no descriptors, and no event tells when it does again.
@@ -74,9 +74,9 @@ impl EngineLink {
             wake_word,
             kick,
             socket: Arc::new(ours),
-            backlog: Backlog::default(),
+            backlog: PendingPushes::default(),
             offers: Vec::new(),
-            state: State::Listens,
+            state: ListenState::Listens,
             pending: None,
             watched: false,
         };
@@ -152,26 +152,26 @@ impl EngineLink {
             }
         }
         if self.backlog.len() > BACKLOG_MAX {
-            self.state = State::Broken;
-            self.backlog = Backlog::default();
+            self.state = ListenState::Broken;
+            self.backlog = PendingPushes::default();
         }
     }
 
     /// Sends waiting pushes. If descriptors are the problem, nothing is tried before
     /// [`Self::retry_sends`]: each failed attempt looks like room to the poller.
     fn send_backlog(&mut self) {
-        while self.state == State::Listens
+        while self.state == ListenState::Listens
             && let Some((record, fds)) = self.backlog.first()
         {
             let borrowed: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
             match self.socket.try_send(record.bytes(), &borrowed) {
                 Ok(()) => self.backlog.remove_first(),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
-                Err(error) if is_short_of_room(&error) => self.state = State::Retries,
+                Err(error) if is_short_of_room(&error) => self.state = ListenState::Retries,
                 Err(error) => {
                     tracing::debug!(%error, "an engine has closed its end");
-                    self.state = State::Ended;
-                    self.backlog = Backlog::default();
+                    self.state = ListenState::Ended;
+                    self.backlog = PendingPushes::default();
                 }
             }
         }
@@ -180,23 +180,23 @@ impl EngineLink {
     /// Tries again after a while, if descriptors were the problem.
     pub fn retry_sends(&mut self) {
         if self.must_retry() {
-            self.state = State::Listens;
+            self.state = ListenState::Listens;
             self.flush();
         }
     }
 
     /// Whether pushes must be offered again, because no event tells when there is room.
     pub fn must_retry(&self) -> bool {
-        self.state == State::Retries
+        self.state == ListenState::Retries
     }
 
     /// Whether the engine has left so many pushes unread that it no longer knows its lanes.
     pub fn is_broken(&self) -> bool {
-        self.state == State::Broken
+        self.state == ListenState::Broken
     }
 
     fn is_over(&self) -> bool {
-        matches!(self.state, State::Ended | State::Broken)
+        matches!(self.state, ListenState::Ended | ListenState::Broken)
     }
 }
 
@@ -210,14 +210,14 @@ pub fn is_short_of_room(error: &io::Error) -> bool {
 
 /// What an engine does not know yet, in order.
 #[derive(Default)]
-struct Backlog {
+struct PendingPushes {
     waiting: BTreeMap<u64, (Push, Vec<Arc<Foreign>>)>,
     /// The position of the record of a kind about a lane, a target or a capture.
     places: BTreeMap<(u32, u32), u64>,
     last: u64,
 }
 
-impl Backlog {
+impl PendingPushes {
     /// Adds a record, unless a waiting record says the same. A record that ends what a waiting
     /// record begins removes that record.
     fn add(&mut self, record: Push, fds: Vec<Arc<Foreign>>) {

@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet, LinkedList};
 /// The work of many accounts.
 #[derive(Debug)]
 pub(crate) struct Fair<K, T> {
-    accounts: BTreeMap<K, Account<T>>,
+    accounts: BTreeMap<K, ClassQueue<T>>,
     /// The accounts with work, by their tags.
     waiting: BTreeSet<(u64, K)>,
     /// The tag of the account that was served last.
@@ -23,7 +23,7 @@ pub(crate) struct Fair<K, T> {
 }
 
 #[derive(Debug)]
-struct Account<T> {
+struct ClassQueue<T> {
     tag: u64,
     /// A list of small nodes. Work cannot be refused, so growth must never need much memory at once
     /// ([`crate::headroom`]).
@@ -83,8 +83,8 @@ impl<K: Copy + Ord, T> Fair<K, T> {
     }
 
     /// The account, which is about to get work.
-    fn account(&mut self, key: K) -> &mut Account<T> {
-        let account = self.accounts.entry(key).or_insert(Account { tag: 0, work: LinkedList::new() });
+    fn account(&mut self, key: K) -> &mut ClassQueue<T> {
+        let account = self.accounts.entry(key).or_insert(ClassQueue { tag: 0, work: LinkedList::new() });
         if account.work.is_empty() {
             account.tag = account.tag.max(self.clock.saturating_sub(self.credit));
             self.waiting.insert((account.tag, key));

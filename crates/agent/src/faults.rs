@@ -132,7 +132,7 @@ struct Book {
     /// not look at them.
     own: BTreeMap<ContextId, Vec<Entry>>,
     /// Rules that ended programs had brought.
-    ended: ended::Ended,
+    ended: ended::EndedRules,
     last: u32,
 }
 
@@ -154,7 +154,7 @@ impl Book {
 
 /// What happens to a connection request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Asked {
+pub(crate) enum RequestFault {
     /// It is rejected, with this code.
     Rejected(u16),
     /// It is dropped.
@@ -187,13 +187,13 @@ impl Faults {
 
     /// What happens to a connection request of a local program (`context`) or, without one, of
     /// another host; and the rule that decides.
-    pub(crate) fn check_request(&self, context: Option<&Context>, facts: &Facts) -> Option<(Asked, By)> {
+    pub(crate) fn check_request(&self, context: Option<&Context>, facts: &Facts) -> Option<(RequestFault, By)> {
         let book = self.book.lock();
         let own = context.into_iter().flat_map(|context| book.own(context.id));
         for entry in book.entries.iter().chain(own) {
             let asked = match entry.rule().kind {
-                Kind::CmReject { reason } => Asked::Rejected(reason),
-                Kind::CmTimeout => Asked::Swallowed,
+                Kind::CmReject { reason } => RequestFault::Rejected(reason),
+                Kind::CmTimeout => RequestFault::Swallowed,
                 _ => continue,
             };
             let touches = context.map_or(entry.scope == Scope::All, |context| entry.touches(context));

@@ -1,7 +1,7 @@
 //! Descriptors that programs have passed to the agent: what they are, and where they are closed.
 //!
 //! A [`Foreign`] is closed on the thread of its user ([`crate::closer`]), wherever it is dropped. A
-//! socket that holds no descriptors is closed at once. A [`Passed`] came with a command, and has
+//! socket that holds no descriptors is closed at once. A [`PassedFd`] came with a command, and has
 //! the facts that commands ask for. The user's thread also receives it and finds these facts, so no
 //! command makes a system call that a program could block. O_PATH opens a file without any right to
 //! it. The kernel does not accept such a descriptor as a file (fdget), and the commands do not
@@ -92,16 +92,16 @@ impl<T: Close> Drop for Foreign<T> {
 
 /// A message with descriptors.
 #[derive(Debug, Default)]
-pub(crate) struct Arrived {
+pub(crate) struct ReceivedMessage {
     /// The bytes; empty if the connection has ended.
     pub(crate) bytes: Vec<u8>,
     /// It had more bytes or more descriptors than a message may have.
     pub(crate) truncated: bool,
     /// The descriptors that came with it; none if there were too many.
-    pub(crate) fds: Vec<Passed>,
+    pub(crate) fds: Vec<PassedFd>,
 }
 
-impl Arrived {
+impl ReceivedMessage {
     /// Receives a message. The sending program can make this block as long as it likes.
     pub(crate) fn receive(socket: &Foreign<Socket>, buffer: &mut [u8]) -> Self {
         let Ok(received) = socket.try_recv(buffer) else { return Self::default() };
@@ -109,14 +109,14 @@ impl Arrived {
         if received.truncated {
             fds.clear();
         }
-        let fds = fds.into_iter().map(|fd| Passed::examine(Foreign::new(fd, socket.closer().clone())));
+        let fds = fds.into_iter().map(|fd| PassedFd::examine(Foreign::new(fd, socket.closer().clone())));
         Self { bytes: buffer[..received.len].to_vec(), truncated: received.truncated, fds: fds.collect() }
     }
 }
 
 /// A descriptor that came with a command.
 #[derive(Debug)]
-pub struct Passed {
+pub struct PassedFd {
     fd: Foreign,
     facts: Option<Facts>,
 }
@@ -133,7 +133,7 @@ struct Facts {
     is_eventfd: bool,
 }
 
-impl Passed {
+impl PassedFd {
     /// A descriptor of this process, which is closed where it is dropped.
     pub fn ours(fd: OwnedFd) -> Self {
         Self::examine(Foreign::ours(fd))
@@ -219,8 +219,8 @@ mod tests {
     use rustix::event::{EventfdFlags, eventfd};
     use rustix::fs::{Mode, open};
 
-    fn file(flags: OFlags) -> Passed {
-        Passed::ours(open("/dev/null", flags | OFlags::CLOEXEC, Mode::empty()).expect("opened"))
+    fn file(flags: OFlags) -> PassedFd {
+        PassedFd::ours(open("/dev/null", flags | OFlags::CLOEXEC, Mode::empty()).expect("opened"))
     }
 
     #[test]
@@ -232,16 +232,16 @@ mod tests {
 
     #[test]
     fn a_descriptor_is_what_it_is() {
-        let event = Passed::ours(eventfd(0, EventfdFlags::CLOEXEC).expect("an eventfd"));
+        let event = PassedFd::ours(eventfd(0, EventfdFlags::CLOEXEC).expect("an eventfd"));
         event.eventfd("it").expect("it is one");
         assert_eq!(event.memory_of(0, "it").expect_err("no memory").errno, Errno::EINVAL);
         let (_, memfd) = shm::Region::create("test", 4096).expect("memory");
-        let memory = Passed::ours(memfd);
+        let memory = PassedFd::ours(memfd);
         assert_eq!(memory.size().expect("memory"), 4096);
         memory.memory_of(4096, "it").expect("a page");
         assert_eq!(memory.memory_of(64, "it").expect_err("longer").errno, Errno::EINVAL);
         assert_eq!(memory.eventfd("it").expect_err("memory").errno, Errno::EINVAL);
         let loose = rustix::fs::memfd_create("test", rustix::fs::MemfdFlags::CLOEXEC).expect("a memfd");
-        assert_eq!(Passed::ours(loose).memory_of(0, "it").expect_err("no seals").errno, Errno::EINVAL);
+        assert_eq!(PassedFd::ours(loose).memory_of(0, "it").expect_err("no seals").errno, Errno::EINVAL);
     }
 }

@@ -12,7 +12,7 @@ use shm::socket::Socket;
 
 use crate::cm::ChannelId;
 use crate::dispatch::Reply;
-use crate::foreign::Arrived;
+use crate::foreign::ReceivedMessage;
 use crate::ids::ContextId;
 use crate::port_change::{BadChange, PortChange};
 
@@ -131,7 +131,7 @@ pub(crate) enum Message {
         /// The client's connection.
         id: u32,
         /// The message.
-        arrived: Arrived,
+        arrived: ReceivedMessage,
     },
     /// Messages of a user can be read again, because fewer descriptors wait to be closed.
     Room(u32),

@@ -37,13 +37,13 @@ pub struct Lanes {
     /// Every lane twice: by the engine at each end.
     by_end: BTreeSet<(ContextId, u32)>,
     /// How many lanes the engines of each user have opened.
-    by_user: BTreeMap<u32, Opened>,
+    by_user: BTreeMap<u32, LaneCounts>,
     last: u32,
 }
 
 /// How many lanes the engines of a user have opened.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Opened {
+pub struct LaneCounts {
     /// All of them; each is a descriptor of the agent.
     pub all: u64,
     /// Those with an end at a proxy engine; the agent also maps each of them.
@@ -135,7 +135,7 @@ impl Lanes {
     }
 
     /// How many lanes a user's engines have opened.
-    pub fn opened_by(&self, user: u32) -> Opened {
+    pub fn opened_by(&self, user: u32) -> LaneCounts {
         self.by_user.get(&user).copied().unwrap_or_default()
     }
 
@@ -194,7 +194,7 @@ mod tests {
         assert_eq!(lanes.open((B, A), 0, 7, false).expect("the same"), (lane, false));
         assert_ne!(lanes.open((A, B), 1, 8, true).expect("another").0, lane);
         assert_eq!((lanes.side(lane, A), lanes.side(lane, B)), (0, 1));
-        let opened = |all, proxy| Opened { all, proxy };
+        let opened = |all, proxy| LaneCounts { all, proxy };
         let by_users = [7, 8, 9].map(|user| lanes.opened_by(user));
         assert_eq!(by_users, [opened(1, 0), opened(1, 1), opened(0, 0)]);
         assert_eq!((lanes.forget_some(B, 1), lanes.forget_some(B, 9)), (vec![(1, A)], vec![(2, A)]));

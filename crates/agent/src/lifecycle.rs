@@ -10,7 +10,7 @@ use crate::headroom;
 use crate::ids::{ContextId, Peer};
 use crate::lanes::lane_gone;
 use crate::queue_memory::QueueMemory;
-use crate::reasons::Told;
+use crate::reasons::ContextReasons;
 use crate::refusal::{Outcome, refuse};
 use crate::shares;
 use crate::world::{World, add};
@@ -112,7 +112,7 @@ impl World {
     /// Keeps the reasons of a context that ends, so that users can ask for them for a while.
     fn keep_reasons(&mut self, id: ContextId) {
         if let Some(context) = self.contexts.get(&id)
-            && let Some(ended) = Told::of(context, &self.devices[context.device].name)
+            && let Some(ended) = ContextReasons::of(context, &self.devices[context.device].name)
         {
             self.ended.keep(ended);
         }

@@ -55,13 +55,13 @@ use wire::mad::Mad;
 
 use crate::config::Config;
 use crate::device_clients::{DeviceClient, PerDevice};
-use crate::management::{Addressing, Arrived};
+use crate::management::{Addressing, ReceivedMad};
 use crate::objects::traffic::Blocked;
 use crate::world::World;
 use account::Accounts;
-pub(crate) use calls::Opened;
+pub(crate) use calls::IssmOpen;
 use fabric::Fabric;
-use file::File;
+use file::UmadFile;
 use managed::ManagedDevice;
 pub use managed::{change_of, change_of_link};
 pub use own_manager::OwnManager;
@@ -95,7 +95,7 @@ pub(crate) struct Mads {
     /// The subnet managers of that fabric, one for each subnet, if the agent has them.
     managers: Vec<OwnManager>,
     ports: BTreeMap<PortId, PortServices>,
-    files: BTreeMap<u32, File>,
+    files: BTreeMap<u32, UmadFile>,
     keys: HashMap<Key, u32>,
     accounts: Accounts,
     /// Datagrams that are on their way inside of this agent.
@@ -117,9 +117,9 @@ pub(crate) struct Results {
     /// Datagrams of tunnels, for other agents.
     pub(crate) tunnelled: Vec<Tunnelled>,
     /// Datagrams of ports of this agent for its connection manager.
-    pub(crate) for_manager: VecDeque<Arrived>,
+    pub(crate) for_manager: VecDeque<ReceivedMad>,
     /// What subnet administration answers to the connection manager of this agent.
-    pub(crate) answers: Vec<crate::outward::Answer>,
+    pub(crate) answers: Vec<crate::outward::SaReply>,
     /// Files with messages for their programs.
     pub(crate) readable: Vec<u32>,
     /// Files and waiting connections whose device is gone.
@@ -171,7 +171,7 @@ impl Mads {
 
     /// Takes a datagram that has arrived from another host. Returns it if it is for the connection
     /// manager.
-    pub(crate) fn on_arrival(&mut self, world: &mut World, arrived: Arrived) -> Option<Arrived> {
+    pub(crate) fn on_arrival(&mut self, world: &mut World, arrived: ReceivedMad) -> Option<ReceivedMad> {
         if wire::mad::Header::of(&arrived.mad).class == wire::mad::CLASS_CM {
             return Some(arrived);
         }
@@ -272,10 +272,10 @@ impl Mads {
     }
 
     /// The user of a registration; 0 if it is the agent's own.
-    fn user_of(&self, owner: port::Owner) -> u32 {
+    fn user_of(&self, owner: port::RegistrationOwner) -> u32 {
         match owner {
-            port::Owner::File(name, _) => self.files.get(&name).map_or(0, |file| file.uid),
-            port::Owner::Manager | port::Owner::Asker => 0,
+            port::RegistrationOwner::File(name, _) => self.files.get(&name).map_or(0, |file| file.uid),
+            port::RegistrationOwner::Manager | port::RegistrationOwner::Asker => 0,
         }
     }
 

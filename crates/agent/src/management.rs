@@ -41,7 +41,7 @@ pub(crate) const SOURCE_PORT: u16 = 0xc100;
 
 /// A management datagram that came from another host.
 #[derive(Debug, Clone)]
-pub(crate) struct Arrived {
+pub(crate) struct ReceivedMad {
     /// The sender's address, as the sender claims.
     pub(crate) from: [u8; 16],
     /// The own address at which it arrived.
@@ -59,7 +59,7 @@ pub(crate) struct Arrived {
     pub(crate) mad: Mad,
 }
 
-impl Arrived {
+impl ReceivedMad {
     /// Its PSN.
     pub(crate) fn psn(&self) -> u32 {
         u32::from_be_bytes([0, self.head[9], self.head[10], self.head[11]])
@@ -80,7 +80,7 @@ impl Arrived {
 /// The queue of datagrams for QP 1. Any thread adds to it; one thread takes from it.
 #[derive(Debug)]
 pub(crate) struct Inlet {
-    queue: Mutex<VecDeque<Arrived>>,
+    queue: Mutex<VecDeque<ReceivedMad>>,
     notifier: Notifier,
     lost: AtomicU64,
     capture_hook: Arc<CaptureHook>,
@@ -105,14 +105,14 @@ impl Inlet {
                 self.capture_hook.packet(&about, datagram, words);
             }
             match found {
-                Some((id, head, mad)) => self.push(Arrived { from, to, from_port, id, head, router: (0, 0), mad }),
+                Some((id, head, mad)) => self.push(ReceivedMad { from, to, from_port, id, head, router: (0, 0), mad }),
                 None => useless += 1,
             }
         }
         useless
     }
 
-    fn push(&self, arrived: Arrived) {
+    fn push(&self, arrived: ReceivedMad) {
         let mut queue = self.queue.lock();
         if queue.len() >= WAITING_MAX || queue.try_reserve(1).is_err() {
             self.lost.fetch_add(1, Ordering::Relaxed);
@@ -136,7 +136,7 @@ impl Inlet {
 
     /// Takes the first waiting datagrams, `most` at most. If more wait, the notifier stays
     /// readable.
-    pub(crate) fn take_some(&self, most: usize) -> VecDeque<Arrived> {
+    pub(crate) fn take_some(&self, most: usize) -> VecDeque<ReceivedMad> {
         self.notifier.drain();
         let mut queue = self.queue.lock();
         if queue.len() <= most {
@@ -237,7 +237,7 @@ impl Addressing {
 
 /// What captures show with a datagram.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Told<'a> {
+pub(crate) struct CaptureNote<'a> {
     /// The user who owns it, or 0 for none.
     pub(crate) owner: u32,
     /// What a fault rule did to it.
@@ -279,7 +279,7 @@ impl Outlets {
     }
 
     /// Sends one datagram. If sending fails, the protocol's timer repeats the datagram.
-    pub(crate) fn send(&mut self, addressing: &Addressing, mad: &Mad, told: &Told<'_>) -> io::Result<()> {
+    pub(crate) fn send(&mut self, addressing: &Addressing, mad: &Mad, told: &CaptureNote<'_>) -> io::Result<()> {
         if self.off {
             return Err(io::ErrorKind::NetworkUnreachable.into());
         }
@@ -321,7 +321,7 @@ impl Outlets {
 
     /// Shows captures a datagram that is not sent; `path` is the path that it would have taken.
     /// Returns the PSN with which the datagram is shown.
-    pub(crate) fn show_only(&mut self, path: u32, addressing: &Addressing, mad: &Mad, told: &Told<'_>) -> u32 {
+    pub(crate) fn show_only(&mut self, path: u32, addressing: &Addressing, mad: &Mad, told: &CaptureNote<'_>) -> u32 {
         if self.watchers.are_there() {
             self.psn = self.psn.wrapping_add(1);
             if let Some(packet) =
@@ -333,7 +333,7 @@ impl Outlets {
         self.psn
     }
 
-    fn show(&self, path: u32, addressing: &Addressing, from_port: u16, packet: &[u8], told: &Told<'_>) {
+    fn show(&self, path: u32, addressing: &Addressing, from_port: u16, packet: &[u8], told: &CaptureNote<'_>) {
         let about = CaptureRecord { path, ..record(addressing, from_port) };
         let packet = shown(&about, packet);
         self.watchers.show_root(&about, packet, told.words);

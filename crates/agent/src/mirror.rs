@@ -55,14 +55,14 @@ pub(crate) struct Mirror {
     /// Shows this device only, by index.
     only: Option<usize>,
     /// What the files show, by the index of the device.
-    shown: HashMap<usize, Shown>,
+    shown: HashMap<usize, ShownFiles>,
     /// The devices of which the files tell; see [`Devices::population`].
     population: u64,
 }
 
 /// What the files of a device show.
 #[derive(Debug)]
-struct Shown {
+struct ShownFiles {
     /// See [`Devices::version`].
     version: Version,
     /// The hash of the line of each of [`facts::files`].
@@ -130,7 +130,7 @@ impl Mirror {
                 None => drop(fs::remove_file(self.root.join(&home).join(path))),
             }
         }
-        self.shown.insert(device.index, Shown { version, hashes });
+        self.shown.insert(device.index, ShownFiles { version, hashes });
         Ok(())
     }
 

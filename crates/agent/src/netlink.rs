@@ -18,7 +18,7 @@ use abi::netlink::{Header, Request, Writer, command, flag, messages};
 use shm::socket::Socket;
 
 use crate::admin::telling::Tell;
-use crate::admin::{self, Answer, Verdict};
+use crate::admin::{self, QueryOutcome, Verdict};
 use crate::asker::{Asker, asker};
 use crate::cm::Manager;
 use crate::foreign::Foreign;
@@ -32,14 +32,14 @@ use objects::{Class, Cursor};
 struct Dump {
     asker: Asker,
     requests: VecDeque<(Header, Vec<u8>)>,
-    current: Option<(Header, Part)>,
+    current: Option<(Header, DumpCursor)>,
     /// The packet to send next.
     packet: Writer,
 }
 
 /// The rest of an answer.
 #[derive(Debug)]
-enum Part {
+enum DumpCursor {
     /// Devices from this index on.
     Devices(usize),
     /// Ports of a device after this number.
@@ -54,20 +54,23 @@ enum Part {
 }
 
 /// Receives one datagram from `socket`.
-pub(crate) fn serve(socket: &Foreign<Socket>, buffer: &mut [u8]) -> Answer {
+pub(crate) fn serve(socket: &Foreign<Socket>, buffer: &mut [u8]) -> QueryOutcome {
     let len = match admin::take(socket, buffer) {
         Ok(len) => len,
-        Err(verdict) => return Answer::Over(verdict),
+        Err(verdict) => return QueryOutcome::Over(verdict),
     };
     if !headroom::is_there() {
-        return Answer::Over(Verdict::Ends);
+        return QueryOutcome::Over(Verdict::Ends);
     }
     let asked = messages(&buffer[..len]).filter(|(header, _)| header.wants_answer());
     let requests: VecDeque<_> = asked.map(|(header, body)| (header, body.to_vec())).collect();
     if requests.is_empty() {
-        return Answer::Over(Verdict::Continues);
+        return QueryOutcome::Over(Verdict::Continues);
     }
-    Answer::Tell(Box::new(Dump { asker: asker(socket), requests, current: None, packet: Writer::default() }), false)
+    QueryOutcome::Tell(
+        Box::new(Dump { asker: asker(socket), requests, current: None, packet: Writer::default() }),
+        false,
+    )
 }
 
 impl Tell for Dump {
@@ -101,7 +104,7 @@ impl Tell for Dump {
 
 impl Dump {
     /// Begins the answer to a request. A short answer is complete at once.
-    fn begin(&mut self, world: &World, header: &Header, body: &[u8]) -> Result<Option<(Header, Part)>, Errno> {
+    fn begin(&mut self, world: &World, header: &Header, body: &[u8]) -> Result<Option<(Header, DumpCursor)>, Errno> {
         if header.is_control() {
             self.packet.result(header, 0);
             return Ok(None);
@@ -115,13 +118,13 @@ impl Dump {
             world.devices.get(index).map(|device| device.index).ok_or(Errno::ENODEV)
         };
         let part = match (command, class) {
-            (command::GET, _) if all => Part::Devices(0),
+            (command::GET, _) if all => DumpCursor::Devices(0),
             (command::GET, _) => {
                 self.packet.begin(header, 0);
                 facts::device(&mut self.packet, &world.devices[device()?]);
                 return Ok(self.over(header));
             }
-            (command::PORT_GET, _) if all => Part::Ports(device()?, 0),
+            (command::PORT_GET, _) if all => DumpCursor::Ports(device()?, 0),
             (command::PORT_GET, _) => {
                 let device = &world.devices[device()?];
                 let number = request.port.filter(|number| device.port(*number).is_ok()).ok_or(Errno::EINVAL)?;
@@ -130,7 +133,7 @@ impl Dump {
                 return Ok(self.over(header));
             }
             // Counters are never bound to queue pairs or regions, so this list is empty.
-            (command::STAT_GET, _) if all => Part::End,
+            (command::STAT_GET, _) if all => DumpCursor::End,
             (command::STAT_GET, _) => {
                 let device = &world.devices[device()?];
                 let number = request.port.ok_or(Errno::EINVAL)?;
@@ -145,15 +148,15 @@ impl Dump {
                 return Ok(self.over(header));
             }
             (command::RES_GET, _) if all => {
-                Part::Summaries { device: 0, only: false, count: objects::IdCount::default() }
+                DumpCursor::Summaries { device: 0, only: false, count: objects::IdCount::default() }
             }
             (command::RES_GET, _) => {
-                Part::Summaries { device: device()?, only: true, count: objects::IdCount::default() }
+                DumpCursor::Summaries { device: device()?, only: true, count: objects::IdCount::default() }
             }
-            (_, Some(class)) if all => Part::Objects(Cursor::all(class, device()?, request.port)),
+            (_, Some(class)) if all => DumpCursor::Objects(Cursor::all(class, device()?, request.port)),
             (_, Some(class)) => {
                 let number = request.object.ok_or(Errno::EINVAL)?;
-                Part::Objects(Cursor::one(class, device()?, number))
+                DumpCursor::Objects(Cursor::one(class, device()?, number))
             }
             _ => return Err(self.refusal(world, command, &request)),
         };
@@ -180,7 +183,7 @@ impl Dump {
     }
 
     /// Ends the answer, with an acknowledgement if the request asks for it.
-    fn over(&mut self, header: &Header) -> Option<(Header, Part)> {
+    fn over(&mut self, header: &Header) -> Option<(Header, DumpCursor)> {
         if header.flags & flag::ACK != 0 && !header.is_dump() {
             self.packet.result(header, 0);
         }
@@ -188,15 +191,15 @@ impl Dump {
     }
 
     /// Adds one message, or does a bounded part of the work for one. Returns the rest.
-    fn piece(&mut self, world: &World, manager: &Manager, header: &Header, part: Part) -> Option<Part> {
+    fn piece(&mut self, world: &World, manager: &Manager, header: &Header, part: DumpCursor) -> Option<DumpCursor> {
         match part {
-            Part::Devices(index) => {
+            DumpCursor::Devices(index) => {
                 let Some(device) = world.devices.from(index) else { return self.end(header) };
                 self.packet.begin(header, flag::MULTI);
                 facts::device(&mut self.packet, device);
-                Some(Part::Devices(device.index + 1))
+                Some(DumpCursor::Devices(device.index + 1))
             }
-            Part::Ports(index, before) => {
+            DumpCursor::Ports(index, before) => {
                 let device = &world.devices[index];
                 let number = before + 1;
                 if device.port(number).is_err() {
@@ -204,9 +207,9 @@ impl Dump {
                 }
                 self.packet.begin(header, flag::MULTI);
                 facts::port(&mut self.packet, device, number);
-                Some(Part::Ports(index, number))
+                Some(DumpCursor::Ports(index, number))
             }
-            Part::Summaries { device, only, mut count } => {
+            DumpCursor::Summaries { device, only, mut count } => {
                 let Some(found) = world.devices.from(device) else { return self.end(header) };
                 // The device of a request may have gone since.
                 if only && found.index != device {
@@ -214,7 +217,7 @@ impl Dump {
                 }
                 let device = found.index;
                 if !count.go_on(manager, device) {
-                    return Some(Part::Summaries { device, only, count });
+                    return Some(DumpCursor::Summaries { device, only, count });
                 }
                 self.packet.begin(header, if only { 0 } else { flag::MULTI });
                 facts::summary(&mut self.packet, world, found, count.found());
@@ -222,13 +225,13 @@ impl Dump {
                     self.over(header);
                     return None;
                 }
-                Some(Part::Summaries { device: device + 1, only, count: objects::IdCount::default() })
+                Some(DumpCursor::Summaries { device: device + 1, only, count: objects::IdCount::default() })
             }
-            Part::Objects(mut cursor) => {
+            DumpCursor::Objects(mut cursor) => {
                 let goes_on = cursor.piece(&mut self.packet, header, self.asker, world, manager);
                 match (goes_on, cursor.is_for_one()) {
-                    (true, _) => Some(Part::Objects(cursor)),
-                    (false, false) => Some(Part::End),
+                    (true, _) => Some(DumpCursor::Objects(cursor)),
+                    (false, false) => Some(DumpCursor::End),
                     (false, true) => {
                         if self.packet.is_empty() {
                             self.packet.result(header, Errno::ENOENT.0);
@@ -239,12 +242,12 @@ impl Dump {
                     }
                 }
             }
-            Part::End => self.end(header),
+            DumpCursor::End => self.end(header),
         }
     }
 
     /// Adds the end message of an answer with several messages.
-    fn end(&mut self, header: &Header) -> Option<Part> {
+    fn end(&mut self, header: &Header) -> Option<DumpCursor> {
         self.packet.done(header);
         None
     }

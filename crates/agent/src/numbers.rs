@@ -56,16 +56,16 @@ impl Numbers {
 /// All queue pair numbers of an agent. Block 0 is never granted: it holds QP 0 and QP 1.
 #[derive(Debug)]
 pub struct QpnSpace {
-    blocks: BTreeMap<u32, Block>,
+    blocks: BTreeMap<u32, NumberBlock>,
     pool: Pool,
-    owners: BTreeMap<ContextId, Owner>,
+    owners: BTreeMap<ContextId, ContextNumbers>,
     /// How many blocks have a single number.
     apart: u32,
 }
 
 /// The numbers of a context.
 #[derive(Debug, Default)]
-struct Owner {
+struct ContextNumbers {
     blocks: BTreeSet<u32>,
     /// The block from which it takes numbers.
     current: Option<u32>,
@@ -74,7 +74,7 @@ struct Owner {
 }
 
 #[derive(Debug)]
-struct Block {
+struct NumberBlock {
     owner: ContextId,
     order: Order,
     /// How many of its numbers were given out.
@@ -193,7 +193,7 @@ impl QpnSpace {
     fn grant(&mut self, owner: ContextId, apart: bool) -> Option<(u32, Grant)> {
         let block = self.pool.take()?;
         let order = self.pool.order();
-        let mut granted = Block { owner, order, next: 0, used: [false; BLOCK_LEN as usize], live: 0, apart };
+        let mut granted = NumberBlock { owner, order, next: 0, used: [false; BLOCK_LEN as usize], live: 0, apart };
         let number = granted.take_next(block);
         self.blocks.insert(block, granted);
         let has = self.owners.entry(owner).or_default();
@@ -228,7 +228,7 @@ impl QpnSpace {
     }
 }
 
-impl Block {
+impl NumberBlock {
     fn take_next(&mut self, block: u32) -> u32 {
         let index = u32::from(self.order.number(self.next as u8));
         self.next += 1;

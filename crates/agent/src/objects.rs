@@ -17,11 +17,11 @@ use abi::ah::AhAttr;
 use abi::qp::QueryQpAnswer;
 use abi::queue::qp as word;
 use protocol::{Service, State};
+use wire::cm::Gid;
 
 use crate::foreign::Foreign;
 use crate::ids::ContextId;
 use crate::queue_memory::Block;
-use groups::Gid;
 use traffic::Counted;
 
 /// The places of a queue before it was resized, with their numbers of entries.
@@ -64,8 +64,8 @@ pub struct Mr {
 }
 
 impl Mr {
-    /// Whether its PD cannot be freed while it exists. A region of nothing holds no PD: that of mlx5's
-    /// library does not exist for the kernel, and perftest frees the PD first.
+    /// Whether its PD cannot be freed while it exists. A region of nothing holds no PD: that of
+    /// mlx5's library does not exist for the kernel, and perftest frees the PD first.
     pub fn holds_pd(&self) -> bool {
         !matches!(self.memory_kind, MemoryKind::Null)
     }
@@ -132,7 +132,7 @@ impl Piece {
 
 /// One completion channel.
 #[derive(Debug)]
-pub struct Channel {
+pub struct CompletionChannel {
     /// The eventfd that the client polls.
     pub eventfd: Foreign,
     /// How many CQs report to it.
@@ -277,7 +277,7 @@ pub struct Xrcd {
 
 /// A further handle of a target QP.
 #[derive(Debug)]
-pub struct Opened {
+pub struct OpenedQp {
     /// The context that serves the QP, and its handle there.
     pub qp: (ContextId, u32),
     /// The handle of the domain with which it was opened.

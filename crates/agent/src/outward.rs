@@ -24,14 +24,14 @@ pub(crate) struct Outward {
     pub(crate) sl: u8,
     pub(crate) pkey: u16,
     /// The global route, if the destination is in another subnet.
-    pub(crate) route: Option<Route>,
+    pub(crate) route: Option<GrhFields>,
     pub(crate) mad: Mad,
-    pub(crate) kind: Kind,
+    pub(crate) kind: OutwardKind,
 }
 
 /// What routers see of a datagram.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Route {
+pub(crate) struct GrhFields {
     pub(crate) dgid: [u8; 16],
     pub(crate) hop_limit: u8,
     pub(crate) traffic_class: u8,
@@ -40,7 +40,7 @@ pub(crate) struct Route {
 
 /// What an [`Outward`] is.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Kind {
+pub(crate) enum OutwardKind {
     /// A message of the connection manager, for a user, or 0.
     Message(u32),
     /// A request to subnet administration, and how long to wait for the answer.
@@ -49,7 +49,7 @@ pub(crate) enum Kind {
 
 /// The answer to a question: its transaction, and the datagram, if one came in time.
 #[derive(Debug)]
-pub(crate) struct Answer {
+pub(crate) struct SaReply {
     pub(crate) transaction: u32,
     pub(crate) mad: Option<Mad>,
 }

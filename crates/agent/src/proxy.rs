@@ -23,7 +23,7 @@ use abi::layout::Record;
 use abi::qp::{ModifyQp, attr, state};
 
 use crate::dispatch::{Reply, dispatch};
-use crate::foreign::Passed;
+use crate::foreign::PassedFd;
 use crate::headroom;
 use crate::ids::ContextId;
 use crate::inbox::{Inbox, Message, ReplyTo};
@@ -34,7 +34,7 @@ use crate::world::World;
 use inventory::{Change, Inventory};
 
 /// A job of a worker.
-enum Job {
+enum WorkerJob {
     /// Take over objects that existed before.
     Know(Vec<Change>),
     /// Follow a change that the agent has made, then send its reply.
@@ -50,13 +50,13 @@ const PIECE: usize = 256;
 struct Starting {
     inventory: Inventory,
     /// Commands of the client that have arrived meanwhile.
-    commands: Vec<(Vec<u8>, Vec<Passed>, ReplyTo)>,
+    commands: Vec<(Vec<u8>, Vec<PassedFd>, ReplyTo)>,
 }
 
 /// The clients with a proxy engine.
 pub(crate) struct Proxies {
     inbox: Inbox,
-    workers: BTreeMap<ContextId, Sender<Job>>,
+    workers: BTreeMap<ContextId, Sender<WorkerJob>>,
     starting: BTreeMap<ContextId, Starting>,
 }
 
@@ -72,7 +72,7 @@ impl Proxies {
         world: &mut World,
         client: ContextId,
         request: &[u8],
-        fds: Vec<Passed>,
+        fds: Vec<PassedFd>,
         to: ReplyTo,
     ) -> Option<Reply> {
         let takes_it = match number_of(request) {
@@ -94,7 +94,7 @@ impl Proxies {
             return None;
         }
         if takes_it {
-            return self.submit(client, Job::Execute { request: request.to_vec(), to });
+            return self.submit(client, WorkerJob::Execute { request: request.to_vec(), to });
         }
         let reply = dispatch(world, client, request, fds);
         if reply.status != 0 {
@@ -102,7 +102,7 @@ impl Proxies {
         }
         if self.workers.contains_key(&client) {
             if let Some(change) = inventory::change(world, client, request, &reply.bytes) {
-                return self.submit(client, Job::Follow { change, reply, to });
+                return self.submit(client, WorkerJob::Follow { change, reply, to });
             }
         } else if reaches(request)
             && let Err(refusal) = self.worker(world, client)
@@ -123,7 +123,7 @@ impl Proxies {
     pub(crate) fn go_on(&mut self, world: &mut World, client: ContextId) {
         let Some(starting) = self.starting.get_mut(&client) else { return };
         let (changes, is_all) = starting.inventory.take(world, PIECE);
-        self.submit(client, Job::Know(changes));
+        self.submit(client, WorkerJob::Know(changes));
         if !is_all {
             self.inbox.send(Message::Starting(client));
             return;
@@ -174,7 +174,7 @@ impl Proxies {
 
     /// Gives the worker a job. If the worker has ended, its client gets no reply, as if the device
     /// were gone.
-    fn submit(&mut self, client: ContextId, job: Job) -> Option<Reply> {
+    fn submit(&mut self, client: ContextId, job: WorkerJob) -> Option<Reply> {
         if let Some(worker) = self.workers.get(&client) {
             let _ = worker.send(job);
         }

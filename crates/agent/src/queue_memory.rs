@@ -37,13 +37,13 @@ const ATTACHED: u32 = 1;
 /// All regions of one context.
 pub struct QueueMemory {
     host: Arc<dyn Host>,
-    slabs: BTreeMap<u32, Slab>,
+    slabs: BTreeMap<u32, RegionSlab>,
     last_id: u32,
     /// Total size of the regions.
     bytes: u64,
 }
 
-struct Slab {
+struct RegionSlab {
     region: Arc<FreedLater>,
     /// Free ranges, offset to length, never adjacent.
     free: BTreeMap<usize, usize>,
@@ -169,7 +169,7 @@ impl QueueMemory {
         self.last_id += 1;
         let region = Arc::new(FreedLater::new(Arc::clone(&self.host), region, fd));
         let free = BTreeMap::from([(0, len)]);
-        let slab = Slab { region, free, punched: Arc::default(), objects: 0, left: 0 };
+        let slab = RegionSlab { region, free, punched: Arc::default(), objects: 0, left: 0 };
         self.bytes += slab.region.len() as u64;
         self.slabs.insert(self.last_id, slab);
         Ok(self.last_id)
@@ -201,7 +201,7 @@ impl QueueMemory {
     }
 }
 
-impl Slab {
+impl RegionSlab {
     fn take(&mut self, len: usize) -> Option<usize> {
         let punched = std::mem::take(&mut *self.punched.lock());
         for (offset, len) in punched {

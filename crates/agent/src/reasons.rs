@@ -5,7 +5,7 @@
 //! a program's failure can be examined after its end. All of this is the program's claim. It is
 //! copied before it is parsed, clipped, and cleaned of characters that control a terminal. The
 //! connection says which program it is. The amount kept is bounded for each user and in total. The
-//! principal types are [`Told`] and [`Ended`].
+//! principal types are [`ContextReasons`] and [`EndedReasons`].
 
 use std::collections::VecDeque;
 use std::sync::atomic::{Ordering, fence};
@@ -38,7 +38,7 @@ struct Reason {
 
 /// The failures of a context.
 #[derive(Debug, Clone)]
-pub(crate) struct Told {
+pub(crate) struct ContextReasons {
     context: u32,
     peer: Peer,
     device: String,
@@ -47,7 +47,7 @@ pub(crate) struct Told {
     drops: Vec<DropRecord>,
 }
 
-impl Told {
+impl ContextReasons {
     /// The failures of a context, or `None` if nothing has failed.
     pub(crate) fn of(context: &Context, device: &str) -> Option<Self> {
         let page = context.events.as_ref()?.page();
@@ -108,14 +108,14 @@ fn show_drop(record: &DropRecord) -> Value {
 
 /// The failures of contexts that have ended.
 #[derive(Debug, Default)]
-pub(crate) struct Ended {
-    told: VecDeque<Told>,
+pub(crate) struct EndedReasons {
+    told: VecDeque<ContextReasons>,
 }
 
-impl Ended {
+impl EndedReasons {
     /// Keeps the failures of a context. If the user has too many, the oldest ones of this user are
     /// removed. If all users together have too many, the oldest ones of all are removed.
-    pub(crate) fn keep(&mut self, told: Told) {
+    pub(crate) fn keep(&mut self, told: ContextReasons) {
         let uid = told.peer.uid;
         if self.told.iter().filter(|kept| kept.peer.uid == uid).count() >= KEPT_OF_ONE {
             let oldest = self.told.iter().position(|kept| kept.peer.uid == uid);
@@ -129,13 +129,13 @@ impl Ended {
 }
 
 /// The failures of an ended context, by its place among the kept ones.
-pub(crate) fn of_ended(ended: &Ended, place: usize, asker: Asker) -> Option<Value> {
+pub(crate) fn of_ended(ended: &EndedReasons, place: usize, asker: Asker) -> Option<Value> {
     ended.told.get(place).map(|told| told.show(true, asker))
 }
 
 /// The failures of a context, if there are any.
 pub(crate) fn of_live(context: &Context, device: &str, asker: Asker) -> Option<Value> {
-    Told::of(context, device).map(|told| told.show(false, asker))
+    ContextReasons::of(context, device).map(|told| told.show(false, asker))
 }
 
 /// The latest lost packets of other hosts. Only root sees with whom others communicate.
@@ -214,12 +214,12 @@ mod tests {
     #[test]
     fn reasons_are_told_oldest_first_and_only_the_last() {
         let (context, page) = context(1);
-        assert!(Told::of(&context, "softhca0").is_none());
+        assert!(ContextReasons::of(&context, "softhca0").is_none());
         for number in 0..100 {
             let sentence = format!("sentence {number}");
             write(&page, number, sentence.as_bytes(), sentence.len() as u32);
         }
-        let told = Told::of(&context, "softhca0").expect("something");
+        let told = ContextReasons::of(&context, "softhca0").expect("something");
         assert_eq!(told.reasons.len(), REASONS as usize);
         assert_eq!(told.reasons[0].sentence, "sentence 36");
         assert_eq!(told.reasons[63].sentence, "sentence 99");
@@ -239,7 +239,7 @@ mod tests {
                 DropRecord { cause: place as u32 * 7, count: u64::MAX, address: [0x1b; 16], ..DropRecord::default() };
             page.copy_in(context_page::DROPS + place * DROP_LEN, drop.bytes());
         }
-        let shown = Told::of(&context, "softhca0").expect("something").show(false, Asker::Root).to_string();
+        let shown = ContextReasons::of(&context, "softhca0").expect("something").show(false, Asker::Root).to_string();
         let fine = |letter: char| !letter.is_control() && letter != '\u{1b}';
         assert!(shown.chars().all(fine) && !shown.contains("\\u001b"), "{shown}");
         assert!(shown.len() < 64 * 1024, "{}", shown.len());
@@ -249,7 +249,7 @@ mod tests {
     fn others_see_that_there_is_something_and_not_what() {
         let (context, page) = context(1);
         write(&page, 0, b"rkey 0x123", 10);
-        let told = Told::of(&context, "softhca0").expect("something");
+        let told = ContextReasons::of(&context, "softhca0").expect("something");
         for (asker, seen) in [(Asker::Root, true), (Asker::User(1), true), (Asker::User(2), false)] {
             assert_eq!(told.show(false, asker).to_string().contains("0x123"), seen);
         }
@@ -258,11 +258,11 @@ mod tests {
 
     #[test]
     fn one_user_does_not_push_out_the_others() {
-        let mut ended = Ended::default();
+        let mut ended = EndedReasons::default();
         let told = |uid| {
             let (context, page) = context(uid);
             write(&page, 0, b"something", 9);
-            Told::of(&context, "softhca0").expect("something")
+            ContextReasons::of(&context, "softhca0").expect("something")
         };
         ended.keep(told(1));
         (0..3 * KEPT).for_each(|_| ended.keep(told(2)));

@@ -32,7 +32,7 @@ use shm::socket::{Listener, Socket};
 use crate::account;
 use crate::addresses::{AddressWatch, HostAddresses, host_links};
 use crate::capture;
-use crate::client::{Client, Fate, Next, Node, Session};
+use crate::client::{Client, Fate, Node, ReadOutcome, Session};
 use crate::closer::Closers;
 use crate::cm::{ChannelId, Manager, Outside};
 use crate::config::Config;
@@ -259,24 +259,24 @@ impl Server {
     }
 
     /// Carries out what a client sent. Returns true if more of its messages may be there.
-    fn do_next(&mut self, id: u32, next: Next<'_>) -> bool {
+    fn do_next(&mut self, id: u32, next: ReadOutcome<'_>) -> bool {
         match next {
-            Next::Command { session: Session::Context(context), .. } => drop(self.send_datagrams_of(context)),
-            Next::Command { session: Session::Channel(channel), .. } => self.send_datagrams_of_process(channel),
-            Next::Over(_) | Next::Passing => {}
+            ReadOutcome::Command { session: Session::Context(context), .. } => drop(self.send_datagrams_of(context)),
+            ReadOutcome::Command { session: Session::Channel(channel), .. } => self.send_datagrams_of_process(channel),
+            ReadOutcome::Over(_) | ReadOutcome::Passing => {}
         }
         let Some(client) = self.clients.get_mut(&id) else { return false };
         let mut goes_on = false;
         let fate = match next {
-            Next::Over(fate) => fate,
-            Next::Passing => client.receive(id, self.inbox.clone()),
+            ReadOutcome::Over(fate) => fate,
+            ReadOutcome::Passing => client.receive(id, self.inbox.clone()),
             // No command of the connection manager takes descriptors.
-            Next::Command { session: Session::Channel(channel), sequence, quiet, request, .. } => {
+            ReadOutcome::Command { session: Session::Channel(channel), sequence, quiet, request, .. } => {
                 let reply = self.manager.serve(&mut self.world, channel, request);
                 goes_on = quiet;
                 if quiet { Fate::Continues } else { client.reply(sequence, reply) }
             }
-            Next::Command { session: Session::Context(context), sequence, quiet, request, fds } => {
+            ReadOutcome::Command { session: Session::Context(context), sequence, quiet, request, fds } => {
                 let to = ReplyTo::Connection { id, sequence };
                 self.mads.mads.find_paths(&mut self.world);
                 let reply = self.proxies.carry_out(&mut self.world, context, request, fds, to);

@@ -20,7 +20,7 @@ use crate::lids;
 use crate::mirror::{gid_text, link_layer_text, state_text};
 use crate::objects::Qp;
 use crate::rundir::node;
-use crate::streams::Taken;
+use crate::streams::TakenStream;
 use crate::table::Kind;
 use crate::wire::Wire;
 use crate::world::World;
@@ -286,7 +286,7 @@ fn whole_object(world: &World, id: ContextId, kind: Kind, handle: u32) -> Option
 }
 
 /// The TCP connection of a QP of iWARP.
-fn stream(qp: &Qp, taken: &Taken) -> Value {
+fn stream(qp: &Qp, taken: &TakenStream) -> Value {
     let StreamOut { flags, ird, ord, revision, .. } = taken.agreed;
     let has = |flag: u32| flags & flag != 0;
     let address = |index: usize| taken.addresses.map(|both| both[index].to_string());

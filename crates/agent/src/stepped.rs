@@ -22,7 +22,7 @@ use crate::agent::StartError;
 use crate::cm::{ChannelId, Manager, Outside};
 use crate::config::Config;
 use crate::dispatch::dispatch;
-use crate::foreign::Passed;
+use crate::foreign::PassedFd;
 use crate::ids::{ContextId, Peer};
 use crate::port_change::{BadChange, PortChange};
 use crate::wire::Forwarder;
@@ -227,7 +227,7 @@ pub struct SteppedControl {
 impl Control for SteppedControl {
     fn call(&self, request: &[u8], fds: &[BorrowedFd<'_>]) -> engine::Result<Answer> {
         let fds = owned(fds).map_err(engine::by_system)?;
-        let fds = fds.into_iter().map(Passed::ours).collect();
+        let fds = fds.into_iter().map(PassedFd::ours).collect();
         let reply = self.agent.with(|all| dispatch(&mut all.world, self.context, request, fds));
         reply.granted().map(Answer::from)
     }

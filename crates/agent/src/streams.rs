@@ -20,14 +20,14 @@ pub(crate) struct Offer {
 
 /// What is shown of a connection that an engine has taken.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Taken {
+pub(crate) struct TakenStream {
     /// The addresses of this side and of the peer; `None` if the peer has already left.
     pub(crate) addresses: Option<[SocketAddr; 2]>,
     /// What both sides have agreed on.
     pub(crate) agreed: StreamOut,
 }
 
-impl Taken {
+impl TakenStream {
     fn of(offer: &Offer) -> Self {
         let address = |at: Option<SocketAddrAny>| at.and_then(|at| SocketAddr::try_from(at).ok());
         let local = address(getsockname(&offer.socket).ok());
@@ -48,13 +48,13 @@ pub(crate) enum StreamNews {
 /// The connections that wait for their engines, by QP number. The connection manager bounds their
 /// number, because each belongs to an id.
 #[derive(Debug, Default)]
-pub(crate) struct Streams(Mutex<State>);
+pub(crate) struct Streams(Mutex<StreamTable>);
 
 #[derive(Debug, Default)]
-struct State {
+struct StreamTable {
     offers: BTreeMap<u32, Offer>,
     /// The connections that engines have taken, as long as their ids exist.
-    taken: BTreeMap<u32, Taken>,
+    taken: BTreeMap<u32, TakenStream>,
     news: Vec<StreamNews>,
 }
 
@@ -80,13 +80,13 @@ impl Streams {
     pub(crate) fn take(&self, qpn: u32) -> Option<Offer> {
         let mut state = self.0.lock();
         let offer = state.offers.remove(&qpn)?;
-        state.taken.insert(qpn, Taken::of(&offer));
+        state.taken.insert(qpn, TakenStream::of(&offer));
         state.news.push(StreamNews::Taken(qpn));
         Some(offer)
     }
 
     /// The connection that the engine of a QP has taken.
-    pub(crate) fn taken(&self, qpn: u32) -> Option<Taken> {
+    pub(crate) fn taken(&self, qpn: u32) -> Option<TakenStream> {
         self.0.lock().taken.get(&qpn).copied()
     }
 

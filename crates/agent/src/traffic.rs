@@ -17,7 +17,7 @@ use crate::device::Port;
 use crate::ids::ContextId;
 use crate::objects::Qp;
 use crate::objects::groups::At;
-use crate::objects::paths::Route;
+use crate::objects::paths::GlobalRoute;
 use crate::objects::traffic::{Counted, Flow, Sum};
 use crate::world::World;
 
@@ -113,7 +113,7 @@ impl World {
         let own = self.devices.get(from.0).and_then(|device| device.port(from.1.into()).ok());
         let own = own.and_then(|port| port.gids.entry(0)).map(|entry| entry.gid).unwrap_or_default();
         let leaves = is_global != 0 && dgid[..8] != own[..8];
-        let route = if leaves { (dgid, hop_limit, traffic_class) } else { Route::default() };
+        let route = if leaves { (dgid, hop_limit, traffic_class) } else { GlobalRoute::default() };
         Some(Flow { from, to: self.devices.port_with(has), dlid, sl, pkey, mtu, route })
     }
 }

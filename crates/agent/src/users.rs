@@ -9,7 +9,7 @@ use std::sync::Arc;
 use crate::device::Device;
 use crate::ids::ContextId;
 use crate::mapped::Mapped;
-use crate::objects::{Ah, Channel, Cq, Dm, Mr, Mw, Opened, Pd, Qp, Srq, Xrcd};
+use crate::objects::{Ah, CompletionChannel, Cq, Dm, Mr, Mw, OpenedQp, Pd, Qp, Srq, Xrcd};
 use crate::table::{Kind, Table};
 
 /// One user gets at most one of this many parts.
@@ -284,9 +284,9 @@ pub(crate) const fn weight(kind: Kind) -> u64 {
         Kind::Qp => Table::<Qp>::EACH + PAGE,
         Kind::Srq => Table::<Srq>::EACH + PAGE,
         Kind::Ah => Table::<Ah>::EACH,
-        Kind::Channel => Table::<Channel>::EACH + DESCRIPTOR,
+        Kind::Channel => Table::<CompletionChannel>::EACH + DESCRIPTOR,
         Kind::Xrcd => Table::<Xrcd>::EACH + DESCRIPTOR,
-        Kind::Opened => Table::<Opened>::EACH,
+        Kind::Opened => Table::<OpenedQp>::EACH,
     };
     bytes as u64
 }

@@ -40,16 +40,16 @@ use crate::gids::{GidEntry, gid_of, ip_of};
 use crate::management::Inlet;
 use crate::objects::groups::Groups;
 use crate::streams::Streams;
-pub use forwarder::{Drops, Forwarder, Incoming};
+pub use forwarder::{Drops, Forwarder, ReceivedBurst};
 use intake::{Intake, scope};
-use link::{EngineEnd, Link};
-use receivers::{Place, Receivers};
+use link::{EngineEnd, WireLaneEnd};
+use receivers::{ReceiveAddress, Receivers};
 use thread::WireThread;
 
 /// The state of the wire in the world.
 #[derive(Debug)]
 pub struct Wire {
-    mode: config::Wire,
+    mode: config::WireMode,
     /// Users are kept apart: no engine gets the sockets, and no engine can make the wire thread
     /// wait.
     apart: bool,
@@ -64,7 +64,7 @@ pub struct Wire {
 }
 
 /// The answer to WIRE_OPEN.
-pub(crate) struct Opened {
+pub(crate) struct WireOpenReply {
     /// The lane's memory, the notifier of the wire thread, and the lease page if the engine may
     /// take the lease.
     pub(crate) fds: Vec<OwnedFd>,
@@ -80,8 +80,8 @@ impl Wire {
         capture_hook: &Arc<CaptureHook>,
     ) -> io::Result<Self> {
         let intake = match config.wire {
-            config::Wire::Udp => Some(Arc::new(Intake::new(!config.system)?)),
-            config::Wire::External | config::Wire::Off => None,
+            config::WireMode::Udp => Some(Arc::new(Intake::new(!config.system)?)),
+            config::WireMode::External | config::WireMode::Off => None,
         };
         Ok(Self {
             mode: config.wire,
@@ -117,12 +117,12 @@ impl Wire {
 
     /// Whether the holder of the forwarder brings the packets.
     pub(crate) fn is_external(&self) -> bool {
-        self.mode == config::Wire::External
+        self.mode == config::WireMode::External
     }
 
     /// Whether there is a wire.
     pub(crate) fn is_on(&self) -> bool {
-        self.mode != config::Wire::Off
+        self.mode != config::WireMode::Off
     }
 
     /// Makes the sockets report traffic class and hop limit, because there is a datagram QP now.
@@ -131,11 +131,15 @@ impl Wire {
     }
 
     /// Gives an engine of the user `uid` its wire lane.
-    pub(crate) fn open(&self, number: u32, engine: &EngineLink, uid: u32) -> io::Result<Opened> {
+    pub(crate) fn open(&self, number: u32, engine: &EngineLink, uid: u32) -> io::Result<WireOpenReply> {
         let own = uid == rustix::process::getuid().as_raw();
         let shared = self.intake.is_some() && own && !self.apart;
-        let (link, EngineEnd { memory, notifier }) =
-            Link::new(engine.wake_word().as_fd(), engine.waker(self.apart || !own)?, shared, self.intake.is_some())?;
+        let (link, EngineEnd { memory, notifier }) = WireLaneEnd::new(
+            engine.wake_word().as_fd(),
+            engine.waker(self.apart || !own)?,
+            shared,
+            self.intake.is_some(),
+        )?;
         let mut fds = vec![memory, notifier];
         if let Some(intake) = &self.intake {
             if shared {
@@ -144,7 +148,7 @@ impl Wire {
             intake.hear(number, link.notifier())?;
         }
         self.forwarder.add(number, link);
-        Ok(Opened { fds, shared })
+        Ok(WireOpenReply { fds, shared })
     }
 
     /// Removes an engine that has ended. The board's readers may still find its number, which from
@@ -202,7 +206,7 @@ impl Wire {
             self.forwarder.set_own(entries.filter_map(own).collect());
             return false;
         };
-        let addresses: BTreeMap<Place, u32> =
+        let addresses: BTreeMap<ReceiveAddress, u32> =
             addresses.into_iter().filter_map(|(place, ifindex)| Some((place?, ifindex))).collect();
         // Twice: groups are joined where an address has the wire, which is known only after the
         // addresses were handled.
@@ -219,7 +223,7 @@ impl Wire {
 
     /// The groups with members, on each interface that has the wire on an address of the group's
     /// family.
-    fn joins(&self, addresses: &BTreeMap<Place, u32>, groups: &Groups) -> BTreeMap<Place, u32> {
+    fn joins(&self, addresses: &BTreeMap<ReceiveAddress, u32>, groups: &Groups) -> BTreeMap<ReceiveAddress, u32> {
         let wired = addresses.iter().filter(|(place, _)| self.receivers.find(**place).is_ok());
         let interfaces: BTreeSet<(bool, u32)> =
             wired.map(|(place, ifindex)| (place.ip().is_ipv6(), *ifindex)).collect();
@@ -227,7 +231,7 @@ impl Wire {
         for (gid, _) in groups.iter() {
             let ip = ip_of(&gid);
             for (_, ifindex) in interfaces.iter().filter(|(v6, _)| *v6 == ip.is_ipv6()) {
-                joins.insert(Place::Group { ip, ifindex: *ifindex }, *ifindex);
+                joins.insert(ReceiveAddress::Group { ip, ifindex: *ifindex }, *ifindex);
             }
         }
         joins
@@ -237,15 +241,15 @@ impl Wire {
     /// interface.
     pub(crate) fn code(&self, entry: GidEntry) -> u32 {
         let on = match self.mode {
-            config::Wire::Udp => place(entry).is_some_and(|place| self.receivers.find(place).is_ok()),
-            config::Wire::External => true,
-            config::Wire::Off => false,
+            config::WireMode::Udp => place(entry).is_some_and(|place| self.receivers.find(place).is_ok()),
+            config::WireMode::External => true,
+            config::WireMode::Off => false,
         };
         match (on, entry.mtu) {
             (false, _) => 0,
             // An address without an interface, or one of an external wire: no interface limits its
             // packets.
-            (true, 0) if self.mode == config::Wire::External => u32::from(abi::device::mtu::MTU_4096),
+            (true, 0) if self.mode == config::WireMode::External => u32::from(abi::device::mtu::MTU_4096),
             (true, code) => u32::from(code),
         }
     }
@@ -255,7 +259,7 @@ impl Wire {
         if self.code(entry) != 0 {
             return None;
         }
-        if self.mode == config::Wire::Off {
+        if self.mode == config::WireMode::Off {
             return Some("the wire is switched off in the agent's configuration".into());
         }
         let Some(place) = place(entry) else {
@@ -278,15 +282,15 @@ impl Wire {
     /// The mode, as the configuration spells it.
     pub(crate) fn name(&self) -> &'static str {
         match self.mode {
-            config::Wire::Udp => "udp",
-            config::Wire::External => "external",
-            config::Wire::Off => "off",
+            config::WireMode::Udp => "udp",
+            config::WireMode::External => "external",
+            config::WireMode::Off => "off",
         }
     }
 }
 
 /// Where a GID receives. `None` if it is not an address of the host.
-fn place(entry: GidEntry) -> Option<Place> {
+fn place(entry: GidEntry) -> Option<ReceiveAddress> {
     let ip = entry.ip();
-    entry.is_address.then(|| Place::Address { ip, scope: scope(ip, entry.ifindex) })
+    entry.is_address.then(|| ReceiveAddress::Address { ip, scope: scope(ip, entry.ifindex) })
 }

@@ -35,7 +35,7 @@ use crate::lids;
 use crate::numbers::Numbers;
 use crate::objects::tables::Tables;
 use crate::pending::PendingContexts;
-use crate::reasons::Ended;
+use crate::reasons::EndedReasons;
 use crate::refusal::{Outcome, refuse};
 use crate::relays::Relays;
 use crate::users::{Tally, Users};
@@ -68,7 +68,7 @@ pub struct World {
     /// Faults on demand.
     pub faults: Arc<Faults>,
     /// Why operations failed in contexts that have ended.
-    pub(crate) ended: Ended,
+    pub(crate) ended: EndedReasons,
     /// Receives from other hosts.
     pub wire: Wire,
     /// Captures that want copies of packets.
@@ -131,7 +131,7 @@ impl World {
             host: Vec::new(),
             addresses: config.addresses.clone(),
             faults: Arc::default(),
-            ended: Ended::default(),
+            ended: EndedReasons::default(),
             relays: Relays::new()?,
             closers: Closers::default(),
             users: Users::new(config.system).with_mads(&config.mad_users).with_shared_memory(config.shared_memory),

@@ -16,7 +16,7 @@ use abi::private::{EngineHello, EngineHelloAnswer, LaneOpen, LaneOut};
 use agent::Config;
 use agent::context::{ContextId, Peer};
 use agent::dispatch::{Reply, dispatch};
-use agent::foreign::Passed;
+use agent::foreign::PassedFd;
 use agent::world::World;
 use common::Client;
 use common::hostile::{HANG, OTHER, as_user, for_everybody};
@@ -32,7 +32,7 @@ fn engine(world: &mut World, uid: u32, pid: u32) -> (ContextId, Socket) {
     let (_, wake_word) = WakeWord::create().expect("a wake word");
     let kick = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).expect("an eventfd");
     let hello = extended(number::ENGINE_HELLO, &EngineHello { pid, flags: 0 }, size_of::<EngineHelloAnswer>(), 0);
-    let mut reply = dispatch(world, id, &hello, [wake_word, kick].map(Passed::ours).into());
+    let mut reply = dispatch(world, id, &hello, [wake_word, kick].map(PassedFd::ours).into());
     assert_eq!(reply.status, 0, "{}", String::from_utf8_lossy(&reply.bytes));
     (id, reply.fds.pop().expect("the push socket").into())
 }

@@ -26,7 +26,7 @@ use abi::ucma::connection::{
 use abi::ucma::id::{Channel as Token, ChannelAnswer, CreateId, DestroyId, MigrateId};
 use abi::ucma::sockaddr::Sockaddr;
 use abi::ucma::{build, command, port_space};
-use agent::config::Wire;
+use agent::config::WireMode;
 use agent::{Config, Stepped};
 use engine::{Control, Network, Outlet, Simulated};
 
@@ -114,7 +114,7 @@ impl Dice {
 }
 
 fn agent() -> (Arc<Stepped>, Arc<Alone>) {
-    let config = Config { addresses: vec![IpAddr::from(ADDRESS)], wire: Wire::External, ..Config::default() };
+    let config = Config { addresses: vec![IpAddr::from(ADDRESS)], wire: WireMode::External, ..Config::default() };
     let alone = Arc::new(Alone(AtomicU64::new(1)));
     let agent = Stepped::new(&config, "scarce memory", Arc::clone(&alone) as _, Arc::clone(&alone) as _);
     (Arc::new(agent.expect("an agent")), alone)

@@ -1,7 +1,7 @@
 //! The metadata of packets between the hosts of a process, whatever carries them. Principal type:
 //! [`Head`].
 
-use agent::wire::Incoming;
+use agent::wire::ReceivedBurst;
 use softhca::Gid;
 
 /// First RoCEv2 source port; the port gives the network entropy for its choice of paths.
@@ -38,8 +38,8 @@ impl Head {
     }
 
     /// The packets in the form in which a host's forwarder receives them.
-    pub(crate) fn coming<'a>(&self, segment: usize, bytes: &'a [u8]) -> Incoming<'a> {
-        Incoming {
+    pub(crate) fn coming<'a>(&self, segment: usize, bytes: &'a [u8]) -> ReceivedBurst<'a> {
+        ReceivedBurst {
             from: self.from.0,
             from_port: self.from_port,
             to: self.to.0,

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use abi::errno::Errno;
 use abi::open::profile;
-use agent::config::Wire;
+use agent::config::WireMode;
 use agent::port_change::{BadChange, PortChange};
 use agent::{Agent, AgentHandle, Config, LocalControl};
 use engine::{Answer, Control, Engine, Error, Network};
@@ -33,7 +33,7 @@ impl Host {
     ) -> Result<Self, agent::StartError> {
         let agent = Agent::start(config, run_dir)?;
         let addresses = config.addresses.clone();
-        let plug = (config.wire == Wire::External).then(|| switch.plug(&addresses, agent.forwarder()));
+        let plug = (config.wire == WireMode::External).then(|| switch.plug(&addresses, agent.forwarder()));
         if let Some(plug) = &plug {
             agent.set_network(Arc::clone(plug) as Arc<dyn Network>);
         }

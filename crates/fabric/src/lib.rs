@@ -44,7 +44,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use agent::Config;
-use agent::config::Wire;
+use agent::config::WireMode;
 use softhca::Context;
 
 pub use faults::Faults;
@@ -213,7 +213,7 @@ impl Builder {
                 }
                 known.push(*address);
             }
-            let mut config = Config { addresses, wire: Wire::External, ..self.config.clone() };
+            let mut config = Config { addresses, wire: WireMode::External, ..self.config.clone() };
             if let Some(mtu) = self.mtu {
                 config.devices.iter_mut().flat_map(|device| &mut device.ports).for_each(|port| port.mtu = mtu);
             }

@@ -67,7 +67,7 @@ use std::net::IpAddr;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use agent::config::Wire;
+use agent::config::WireMode;
 use agent::{Config, Stepped};
 use engine::{Engine, Error, Simulated, by_system};
 use softhca::{Context, Gid};
@@ -180,7 +180,7 @@ impl Simulation {
             }
         }
         let number = self.hosts.len();
-        let config = Config { addresses, wire: Wire::External, ..config.clone() };
+        let config = Config { addresses, wire: WireMode::External, ..config.clone() };
         let plug = Arc::new(Plug::new(&self.core, number, &gids));
         let managed = Arc::clone(&self.managed) as Arc<dyn Simulated>;
         let agent = Stepped::new(&config, &format!("host {number} of a simulation"), plug, managed)?;

@@ -48,11 +48,11 @@ pub(crate) struct Telling {
     said: usize,
     /// Some messages have been sent.
     is_begun: bool,
-    part: Part,
+    part: ReportPart,
 }
 
 /// The next part of the answer.
-enum Part {
+enum ReportPart {
     /// Contexts after this one, with room for this many objects. `more` contexts were left out.
     Contexts { after: Option<ContextId>, first: bool, room: usize, more: usize },
     /// The objects of a context.
@@ -72,16 +72,16 @@ impl Tell for Telling {
         if self.is_ready() {
             return true;
         }
-        let part = std::mem::replace(&mut self.part, Part::Done);
+        let part = std::mem::replace(&mut self.part, ReportPart::Done);
         self.part = match part {
-            Part::Contexts { after, first, room, more } => self.contexts(world, after, first, (room, more)),
-            Part::Objects { context, list, handles, first, room, more } => {
+            ReportPart::Contexts { after, first, room, more } => self.contexts(world, after, first, (room, more)),
+            ReportPart::Objects { context, list, handles, first, room, more } => {
                 self.objects((world, mads), context, (list, handles, first), (room, more))
             }
-            Part::Ids { start, shown } => self.ids(manager, start, shown),
-            Part::Ended { place, first } => self.ended(world, place, first),
-            Part::Live { after, first } => self.live(world, after, first),
-            Part::Done => Part::Done,
+            ReportPart::Ids { start, shown } => self.ids(manager, start, shown),
+            ReportPart::Ended { place, first } => self.ended(world, place, first),
+            ReportPart::Live { after, first } => self.live(world, after, first),
+            ReportPart::Done => ReportPart::Done,
         };
         self.is_ready()
     }
@@ -111,20 +111,20 @@ impl Telling {
     /// Every context with every object, and every id. Ordinary users see at most [`SHOWN`] objects.
     pub(crate) fn show(asker: Asker) -> Self {
         let room = if asker == Asker::Root { usize::MAX } else { SHOWN };
-        Self::new(asker, "{\"contexts\":[", Part::Contexts { after: None, first: true, room, more: 0 })
+        Self::new(asker, "{\"contexts\":[", ReportPart::Contexts { after: None, first: true, room, more: 0 })
     }
 
     /// Why operations failed.
     pub(crate) fn errors(asker: Asker) -> Self {
-        Self::new(asker, "{\"programs\":[", Part::Ended { place: 0, first: true })
+        Self::new(asker, "{\"programs\":[", ReportPart::Ended { place: 0, first: true })
     }
 
     /// An answer that already exists.
     pub(crate) fn text(answer: &Value) -> Self {
-        Self::new(Asker::Root, &answer.to_string(), Part::Done)
+        Self::new(Asker::Root, &answer.to_string(), ReportPart::Done)
     }
 
-    fn new(asker: Asker, begin: &str, part: Part) -> Self {
+    fn new(asker: Asker, begin: &str, part: ReportPart) -> Self {
         Self { asker, text: begin.to_owned(), said: 0, is_begun: false, part }
     }
 
@@ -133,7 +133,7 @@ impl Telling {
     }
 
     fn is_whole(&self) -> bool {
-        matches!(self.part, Part::Done)
+        matches!(self.part, ReportPart::Done)
     }
 
     fn item(&mut self, first: &mut bool, item: &str) {
@@ -149,7 +149,7 @@ impl Telling {
         mut after: Option<ContextId>,
         mut first: bool,
         (room, mut more): (usize, usize),
-    ) -> Part {
+    ) -> ReportPart {
         for _ in 0..PIECE / CONTEXT_WORK {
             let Some(context) = next_context(&world.contexts, after) else {
                 let rest =
@@ -157,7 +157,7 @@ impl Telling {
                 self.text.push_str("],");
                 self.text.push_str(&rest[1..rest.len() - 1]);
                 self.text.push_str(",\"manager\":{\"ids\":[");
-                return Part::Ids { start: 0, shown: 0 };
+                return ReportPart::Ids { start: 0, shown: 0 };
             };
             after = Some(context.id);
             let kinds =
@@ -170,9 +170,9 @@ impl Telling {
             let head = show::context(world, context).to_string();
             self.item(&mut first, &head[..head.len() - 1]);
             let handles = Vec::new().into_iter();
-            return Part::Objects { context: context.id, list: 0, handles, first: true, room: rest, more };
+            return ReportPart::Objects { context: context.id, list: 0, handles, first: true, room: rest, more };
         }
-        Part::Contexts { after, first, room, more }
+        ReportPart::Contexts { after, first, room, more }
     }
 
     /// The lists of objects are opened one after the other; `list` counts the opened ones.
@@ -182,7 +182,7 @@ impl Telling {
         context: ContextId,
         (mut list, mut handles, mut first): (usize, std::vec::IntoIter<u32>, bool),
         (room, more): (usize, usize),
-    ) -> Part {
+    ) -> ReportPart {
         let conceal = world.contexts.get(&context).is_none_or(|found| !self.asker.may_see(found.peer.uid));
         for _ in 0..PIECE {
             if let Some(handle) = handles.next() {
@@ -199,46 +199,46 @@ impl Telling {
             let Some((kind, name)) = LISTS.get(list) else {
                 self.text.pop();
                 self.text.push('}');
-                return Part::Contexts { after: Some(context), first: false, room, more };
+                return ReportPart::Contexts { after: Some(context), first: false, room, more };
             };
             self.text.push_str(&format!("\"{name}\":["));
             (list, first) = (list + 1, true);
             handles = world.tables.handles_of(context, *kind).into_iter();
         }
-        Part::Objects { context, list, handles, first, room, more }
+        ReportPart::Objects { context, list, handles, first, room, more }
     }
 
-    fn ids(&mut self, manager: &Manager, start: usize, mut shown: usize) -> Part {
+    fn ids(&mut self, manager: &Manager, start: usize, mut shown: usize) -> ReportPart {
         let (ids, next) = manager.show(self.asker, start, PLACES.min(IDS_SHOWN - shown));
         for id in ids {
             self.item(&mut (shown == 0), &id.to_string());
             shown += 1;
         }
         if let Some(start) = next.filter(|_| shown < IDS_SHOWN) {
-            return Part::Ids { start, shown };
+            return ReportPart::Ids { start, shown };
         }
         self.text.push_str(&format!("],\"more\":{}}}}}", manager.ids().saturating_sub(shown)));
-        Part::Done
+        ReportPart::Done
     }
 
-    fn ended(&mut self, world: &World, place: usize, mut first: bool) -> Part {
+    fn ended(&mut self, world: &World, place: usize, mut first: bool) -> ReportPart {
         match reasons::of_ended(&world.ended, place, self.asker) {
             Some(told) => {
                 self.item(&mut first, &told.to_string());
-                Part::Ended { place: place + 1, first }
+                ReportPart::Ended { place: place + 1, first }
             }
-            None => Part::Live { after: None, first },
+            None => ReportPart::Live { after: None, first },
         }
     }
 
-    fn live(&mut self, world: &World, mut after: Option<ContextId>, mut first: bool) -> Part {
+    fn live(&mut self, world: &World, mut after: Option<ContextId>, mut first: bool) -> ReportPart {
         for _ in 0..PIECE / CONTEXT_WORK {
             let Some(context) = next_context(&world.contexts, after) else {
                 let last = reasons::last_drops(world.wire.forwarder(), self.asker);
                 let rest = json!({ "drops": show::wire_drops(&world.wire), "last_drops": last }).to_string();
                 self.text.push_str("],");
                 self.text.push_str(&rest[1..]);
-                return Part::Done;
+                return ReportPart::Done;
             };
             after = Some(context.id);
             if let Some(told) = reasons::of_live(context, &world.devices[context.device].name, self.asker) {
@@ -246,7 +246,7 @@ impl Telling {
                 break;
             }
         }
-        Part::Live { after, first }
+        ReportPart::Live { after, first }
     }
 }
 

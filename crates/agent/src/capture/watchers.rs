@@ -21,11 +21,11 @@ use crate::asker::Asker;
 pub(crate) struct Watchers {
     /// The capture hook of users who see everything.
     root: Arc<CaptureHook>,
-    users: Arc<Users>,
+    users: Arc<UserHooks>,
 }
 
 #[derive(Debug, Default)]
-struct Users {
+struct UserHooks {
     is_on: AtomicBool,
     hooks: Mutex<BTreeMap<u32, Arc<CaptureHook>>>,
 }

@@ -13,13 +13,13 @@ use wire::sa::{self, McMemberRecord, PathRecord};
 
 use super::attributes::vector;
 use super::channel::Event;
-use super::id::{Member, Stage};
+use super::id::{Membership, Stage};
 use super::locals::{Attachment, InFabric};
 use super::query::path_of;
 use super::questions::Subject;
 use super::{GROUP_QPN, Manager};
 use crate::ids::PortId;
-use crate::outward::{Answer, Kind, Outward};
+use crate::outward::{Outward, OutwardKind, SaReply};
 use crate::refusal::{Outcome, refuse};
 use crate::world::World;
 
@@ -60,7 +60,7 @@ impl Manager {
 
     /// Asks for a membership of a group in the subnet, with a join state of [`McMemberRecord`].
     pub(super) fn join_in_subnet(&mut self, name: u32, qkey: u32) -> Outcome<()> {
-        let Some(Member { gid, joined: Some((at, state)), .. }) = self.members.get(name) else { return Ok(()) };
+        let Some(Membership { gid, joined: Some((at, state)), .. }) = self.members.get(name) else { return Ok(()) };
         let (mgid, at, join_state) = (*gid, *at, *state);
         type R = McMemberRecord;
         let record = R { mgid, port_gid: at.gid, join_state, qkey, pkey: at.pkey, ..R::default() };
@@ -73,7 +73,7 @@ impl Manager {
     }
 
     /// Ends a membership in the subnet if it was the last one of its port.
-    pub(super) fn leave_in_subnet(&mut self, member: &Member) {
+    pub(super) fn leave_in_subnet(&mut self, member: &Membership) {
         let Some((at, join_state)) = member.joined else { return };
         let key = (port_of(&at), member.gid, join_state);
         let Some(count) = self.lookups.questions.memberships.get_mut(&key) else { return };
@@ -105,7 +105,7 @@ impl Manager {
         let mut header = mad::Header::of(&mad);
         header.transaction = questions.last.into();
         header.emit_to(&mut mad);
-        let (from, pkey, kind) = (port_of(at), wire::pkey::DEFAULT, Kind::Question(timeout));
+        let (from, pkey, kind) = (port_of(at), wire::pkey::DEFAULT, OutwardKind::Question(timeout));
         if !self.mail.fabric.push(Outward { from, path_bits: 0, lid, sl, pkey, route: None, mad, kind }) {
             return refuse(Errno::ENOMEM, "too many datagrams wait for the switches");
         }
@@ -114,8 +114,8 @@ impl Manager {
     }
 
     /// Handles the answers of subnet managers.
-    pub(crate) fn on_answers(&mut self, world: &World, answers: Vec<Answer>) {
-        for Answer { transaction, mad } in answers {
+    pub(crate) fn on_answers(&mut self, world: &World, answers: Vec<SaReply>) {
+        for SaReply { transaction, mad } in answers {
             match self.lookups.questions.waiting.remove(&transaction) {
                 Some(Subject::Path(name)) => self.on_path(name, mad.as_ref()),
                 Some(Subject::Member(name)) => self.on_membership(name, mad.as_ref()),
@@ -147,7 +147,7 @@ impl Manager {
     }
 
     fn on_membership(&mut self, name: u32, answer: Option<&Mad>) {
-        let Some(Member { id, uid, joined: Some((at, _)), .. }) = self.members.get(name) else { return };
+        let Some(Membership { id, uid, joined: Some((at, _)), .. }) = self.members.get(name) else { return };
         let (id, uid, at) = (*id, *uid, *at);
         let outcome = record::<McMemberRecord>(answer);
         let base = EventAnswer { uid, id: name, ..EventAnswer::default() };

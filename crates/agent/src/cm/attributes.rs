@@ -9,13 +9,13 @@ use abi::ucma::connection::{InitQpAttr, QpAttr};
 use protocol::cm::{Connection, Path};
 
 use super::Manager;
-use super::dispatch::Call;
+use super::dispatch::CmCall;
 use super::id::Id;
 use super::locals::Attachment;
 use crate::refusal::{Outcome, refuse};
 
 impl Manager {
-    pub(super) fn init_qp_attr(&mut self, call: &Call<'_>) -> Outcome<Vec<u8>> {
+    pub(super) fn init_qp_attr(&mut self, call: &CmCall<'_>) -> Outcome<Vec<u8>> {
         let InitQpAttr { id: name, qp_state, .. } = call.command.body();
         self.id(call, name)?;
         let connection = self.ids.get(name).and_then(|id| self.connection_of(id));

@@ -10,10 +10,10 @@ use abi::ucma::sockaddr::{Sockaddr, SockaddrIb};
 use abi::{Errno, Refusal};
 
 use super::Manager;
-use super::dispatch::Call;
+use super::dispatch::CmCall;
 use super::id::{Stage, ib_address, port, space_name};
 use super::locals::Attachment;
-use super::ports::{Conflict, Family, Holder, Spot};
+use super::ports::{BindError, Family, PortHolder, Spot};
 use crate::refusal::{Outcome, refuse};
 
 /// Maximum number of requests that may wait for a listener (Linux's default).
@@ -23,17 +23,17 @@ const BACKLOG_MAX: u32 = 1024;
 const PORT_TRIES: usize = 1024;
 
 impl Manager {
-    pub(super) fn bind_ip(&mut self, call: &Call<'_>) -> Outcome<Vec<u8>> {
+    pub(super) fn bind_ip(&mut self, call: &CmCall<'_>) -> Outcome<Vec<u8>> {
         let BindIp { addr, id, .. } = call.command.body();
         self.bind_to(call, id, parse(addr.bytes())?)
     }
 
-    pub(super) fn bind(&mut self, call: &Call<'_>) -> Outcome<Vec<u8>> {
+    pub(super) fn bind(&mut self, call: &CmCall<'_>) -> Outcome<Vec<u8>> {
         let Bind { id, addr_size, addr, .. } = call.command.body();
         self.bind_to(call, id, parse(sized(&addr, addr_size)?)?)
     }
 
-    fn bind_to(&mut self, call: &Call<'_>, name: u32, address: Option<Sockaddr>) -> Outcome<Vec<u8>> {
+    fn bind_to(&mut self, call: &CmCall<'_>, name: u32, address: Option<Sockaddr>) -> Outcome<Vec<u8>> {
         let Some(address) = address else { return refuse(Errno::EINVAL, "there is no address to bind to") };
         self.id_in(call, name, &[Stage::Idle])?;
         self.give_address(call, name, address, true)?;
@@ -44,7 +44,7 @@ impl Manager {
     /// be free for TCP, too.
     pub(super) fn give_address(
         &mut self,
-        call: &Call<'_>,
+        call: &CmCall<'_>,
         name: u32,
         address: Sockaddr,
         may_listen: bool,
@@ -77,7 +77,7 @@ impl Manager {
         };
         let service = named.unwrap_or(upper | u64::from(chosen));
         self.ports
-            .bind(service, Holder { id: name, spot, reuse, af_only, listens: false })
+            .bind(service, PortHolder { id: name, spot, reuse, af_only, listens: false })
             .map_err(|conflict| conflict_at(conflict, &address, chosen))?;
         let local = match address {
             Sockaddr::Ip(addr) => Sockaddr::Ip(with_port(addr, chosen)),
@@ -105,8 +105,8 @@ impl Manager {
     fn place(&self, address: &Sockaddr, node: Option<usize>) -> Outcome<(Spot, Option<Attachment>)> {
         match address {
             Sockaddr::Ip(addr) if addr.ip().is_unspecified() => Ok((Spot::ip(addr.ip()).on(node), None)),
-            // As on Linux (`cma_any_addr`), this gives no device. libfabric looks for the devices' own
-            // addresses only then.
+            // As on Linux (`cma_any_addr`), this gives no device. libfabric looks for the devices'
+            // own addresses only then.
             Sockaddr::Ip(addr) if node.is_some() && addr.ip().is_loopback() && !self.locals.is_of_node(addr.ip()) => {
                 Ok((Spot::ip(addr.ip()).on(node), None))
             }
@@ -139,7 +139,7 @@ impl Manager {
         }
     }
 
-    pub(super) fn listen(&mut self, call: &Call<'_>) -> Outcome<Vec<u8>> {
+    pub(super) fn listen(&mut self, call: &CmCall<'_>) -> Outcome<Vec<u8>> {
         let Listen { id: name, backlog } = call.command.body();
         if self.id(call, name)?.stage == Stage::Idle {
             // As with a socket: any address, any port.
@@ -207,19 +207,21 @@ fn with_port(mut addr: SocketAddr, port: u16) -> SocketAddr {
     addr
 }
 
-fn conflict_at(conflict: Conflict, at: &Sockaddr, port: u16) -> Refusal {
+fn conflict_at(conflict: BindError, at: &Sockaddr, port: u16) -> Refusal {
     let place = match at {
         Sockaddr::Ip(addr) => IpAddr::to_string(&addr.ip()),
         Sockaddr::Ib(record) => std::net::Ipv6Addr::from(record.addr).to_string(),
     };
     let (errno, text) = match conflict {
-        Conflict::SameAddress(other) => (Errno::EADDRINUSE, format!("port {port} of {place} belongs to id {other:#x}")),
-        Conflict::EveryAddress(other) => (
+        BindError::SameAddress(other) => {
+            (Errno::EADDRINUSE, format!("port {port} of {place} belongs to id {other:#x}"))
+        }
+        BindError::EveryAddress(other) => (
             Errno::EADDRNOTAVAIL,
             format!("port {port} of {place} conflicts with id {other:#x}: one of the two has every address"),
         ),
-        Conflict::TooMany => (Errno::EADDRINUSE, format!("the limit of ids that share port {port} is reached")),
-        Conflict::NoMemory => (Errno::ENOMEM, "the agent has no memory for one more holder of the port".to_owned()),
+        BindError::TooMany => (Errno::EADDRINUSE, format!("the limit of ids that share port {port} is reached")),
+        BindError::NoMemory => (Errno::ENOMEM, "the agent has no memory for one more holder of the port".to_owned()),
     };
     Refusal::new(errno, text)
 }

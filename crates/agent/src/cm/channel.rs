@@ -4,7 +4,7 @@
 //! The *event socket* of a channel is a stream socket, and gets one byte for each event. Bytes that
 //! do not fit into the socket are owed, and are sent later. If the client asked to be *told*, the
 //! event socket is a message socket and brings whole events. The channel never waits for the
-//! client. The principal type is [`Channel`].
+//! client. The principal type is [`EventChannel`].
 
 use std::collections::VecDeque;
 use std::io;
@@ -54,7 +54,7 @@ struct Held {
 
 /// One channel.
 #[derive(Debug)]
-pub(crate) struct Channel {
+pub(crate) struct EventChannel {
     /// The client.
     pub(crate) peer: Peer,
     /// MIGRATE_ID names the channel by this number.
@@ -82,7 +82,7 @@ pub(crate) enum Notified {
     Full,
 }
 
-impl Channel {
+impl EventChannel {
     /// Creates a channel. Returns it with the client's end of its event socket.
     pub(crate) fn new(peer: Peer, token: u32, told: bool, of_user: Arc<AtomicUsize>) -> io::Result<(Self, OwnedFd)> {
         // The client chooses whether its end blocks. This end never blocks.
@@ -134,8 +134,8 @@ impl Channel {
         self.events.get(self.events.len().checked_sub(self.owed as usize)?).map(|held| &*held.event)
     }
 
-    /// Sends one message about the [`Channel::unsaid`] event through the event socket of a told
-    /// client. If `whole`, the message is the event itself, and the event leaves the channel.
+    /// Sends one message about the [`EventChannel::unsaid`] event through the event socket of a
+    /// told client. If `whole`, the message is the event itself, and the event leaves the channel.
     pub(crate) fn say_next(&mut self, message: &[u8], whole: bool) -> Notified {
         if self.say(message) == Notified::Full {
             return Notified::Full;
@@ -173,8 +173,8 @@ impl Channel {
         self.events.len()
     }
 
-    /// Queues an event; [`Channel::notify`] announces it. Returns false if there is no memory, and
-    /// the event is then lost.
+    /// Queues an event; [`EventChannel::notify`] announces it. Returns false if there is no memory,
+    /// and the event is then lost.
     pub(crate) fn push(&mut self, event: Event) -> bool {
         if !self.reserve(1) {
             return false;
@@ -236,7 +236,7 @@ impl Channel {
     }
 }
 
-impl Drop for Channel {
+impl Drop for EventChannel {
     fn drop(&mut self) {
         self.count_out(self.events.len());
     }
@@ -246,8 +246,8 @@ impl Drop for Channel {
 mod tests {
     use super::*;
 
-    fn channel() -> (Channel, OwnedFd) {
-        Channel::new(Peer { pid: 0, uid: 0, comm: String::new() }, 1, false, Arc::default()).expect("a channel")
+    fn channel() -> (EventChannel, OwnedFd) {
+        EventChannel::new(Peer { pid: 0, uid: 0, comm: String::new() }, 1, false, Arc::default()).expect("a channel")
     }
 
     fn event(id: u32) -> Event {

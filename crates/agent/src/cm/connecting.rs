@@ -14,7 +14,7 @@ use wire::cm::SidrStatus;
 use wire::cm::ip::{Header, LEN as HEADER_LEN};
 
 use super::Manager;
-use super::dispatch::Call;
+use super::dispatch::CmCall;
 use super::id::{Id, Stage, ip, port};
 use crate::refusal::{Outcome, refuse};
 use crate::world::World;
@@ -32,7 +32,7 @@ const FAILOVER: u8 = 0;
 const NO_FAILOVER: u8 = 1;
 
 impl Manager {
-    pub(super) fn connect(&mut self, world: &World, call: &Call<'_>) -> Outcome<Vec<u8>> {
+    pub(super) fn connect(&mut self, world: &World, call: &CmCall<'_>) -> Outcome<Vec<u8>> {
         let Connect { conn_param: param, id: name, ece, .. } = call.command.body();
         let now = self.now();
         let psn = self.psn();
@@ -92,7 +92,7 @@ impl Manager {
         Ok(Vec::new())
     }
 
-    pub(super) fn accept(&mut self, world: &World, call: &Call<'_>) -> Outcome<Vec<u8>> {
+    pub(super) fn accept(&mut self, world: &World, call: &CmCall<'_>) -> Outcome<Vec<u8>> {
         let Accept { uid, conn_param: param, id: name, ece, .. } = call.command.body();
         let now = self.now();
         self.check_room(call)?;
@@ -160,7 +160,7 @@ impl Manager {
         }
     }
 
-    pub(super) fn reject(&mut self, call: &Call<'_>) -> Outcome<Vec<u8>> {
+    pub(super) fn reject(&mut self, call: &CmCall<'_>) -> Outcome<Vec<u8>> {
         let Reject { id: name, private_data_len, reason, private_data, .. } = call.command.body();
         let now = self.now();
         let reason = match reason {
@@ -191,7 +191,7 @@ impl Manager {
 
     /// Ends a connection, or answers a peer that has ended it. A connection that has ended remains
     /// so.
-    pub(super) fn disconnect(&mut self, call: &Call<'_>) -> Outcome<Vec<u8>> {
+    pub(super) fn disconnect(&mut self, call: &CmCall<'_>) -> Outcome<Vec<u8>> {
         let Disconnect { id: name } = call.command.body();
         let now = self.now();
         let id = self.id(call, name)?;
@@ -210,7 +210,7 @@ impl Manager {
     }
 
     /// The program reports an event of its QP.
-    pub(super) fn notify(&mut self, call: &Call<'_>) -> Outcome<Vec<u8>> {
+    pub(super) fn notify(&mut self, call: &CmCall<'_>) -> Outcome<Vec<u8>> {
         let Notify { id: name, event } = call.command.body();
         let connection = self.id(call, name)?.connection;
         let Some(connection) = connection.filter(|_| event == async_kind::COMM_EST) else {
@@ -228,7 +228,7 @@ impl Manager {
     /// Checks the QP number of a program. A kernel accepts any number. But if users are kept apart,
     /// another user's number is refused. The peer would take it for a new connection of that user's
     /// QP, and would end the connection that the user has.
-    pub(super) fn check_qp(&mut self, world: &World, call: &Call<'_>, qpn: u32) -> Outcome<()> {
+    pub(super) fn check_qp(&mut self, world: &World, call: &CmCall<'_>, qpn: u32) -> Outcome<()> {
         let uid = self.owner(call.channel)?.channel.peer.uid;
         let owner = world.numbers.qpns.owner(qpn).and_then(|context| world.contexts.get(&context));
         if world.users.apart && owner.is_some_and(|context| context.peer.uid != uid) {

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use protocol::Time;
 use protocol::cm::{Mad, Origin, Path};
 
-use crate::management::Arrived;
+use crate::management::ReceivedMad;
 
 /// Maximum number of datagrams that wait. Further ones are lost, as in a network whose queues are
 /// full.
@@ -17,14 +17,14 @@ const MOST: usize = 1024;
 const NEXT: u64 = 1_000_000;
 
 /// A datagram that waits.
-pub(super) enum Waiting {
+pub(super) enum DelayedDatagram {
     /// On its way out, with its owner and the words that captures show.
     Out { path: Path, mad: Box<Mad>, owner: u32, words: String },
     /// On its way in.
-    In { origin: Origin, arrived: Box<Arrived> },
+    In { origin: Origin, arrived: Box<ReceivedMad> },
 }
 
-impl Waiting {
+impl DelayedDatagram {
     fn leaves(&self) -> bool {
         matches!(self, Self::Out { .. })
     }
@@ -34,7 +34,7 @@ impl Waiting {
 /// becomes due as soon as another one has passed.
 #[derive(Default)]
 pub(super) struct DelayedDatagrams {
-    waiting: BTreeMap<(Time, u64), (Waiting, bool)>,
+    waiting: BTreeMap<(Time, u64), (DelayedDatagram, bool)>,
     order: u64,
 }
 
@@ -51,7 +51,7 @@ impl DelayedDatagrams {
     /// Keeps a datagram until `until`; without `until`, the datagram is due at once. If
     /// `overtaken`, it is due as soon as another datagram has passed. Returns false if the datagram
     /// is lost.
-    pub(super) fn keep(&mut self, now: Time, until: Option<Time>, overtaken: bool, waiting: Waiting) -> bool {
+    pub(super) fn keep(&mut self, now: Time, until: Option<Time>, overtaken: bool, waiting: DelayedDatagram) -> bool {
         if self.waiting.len() >= MOST {
             return false;
         }
@@ -63,7 +63,7 @@ impl DelayedDatagrams {
 
     /// A datagram has passed, out or in. Reordered datagrams of this direction are due now.
     pub(super) fn pass(&mut self, now: Time, leaves: bool) {
-        let ours = |waits: &(Waiting, bool)| waits.1 && waits.0.leaves() == leaves;
+        let ours = |waits: &(DelayedDatagram, bool)| waits.1 && waits.0.leaves() == leaves;
         let keys: Vec<_> = self.waiting.iter().filter(|(_, waits)| ours(waits)).map(|(key, _)| *key).collect();
         for key in keys {
             if let Some(waits) = self.waiting.remove(&key) {
@@ -73,7 +73,7 @@ impl DelayedDatagrams {
     }
 
     /// Takes the first datagram that is due.
-    pub(super) fn take(&mut self, now: Time) -> Option<Waiting> {
+    pub(super) fn take(&mut self, now: Time) -> Option<DelayedDatagram> {
         let due = self.waiting.first_entry().filter(|first| first.key().0 <= now)?;
         Some(due.remove().0)
     }
@@ -83,15 +83,15 @@ impl DelayedDatagrams {
 mod tests {
     use super::*;
 
-    fn waiting(owner: u32) -> Waiting {
-        Waiting::Out { path: Path::default(), mad: Box::new([0; 256]), owner, words: String::new() }
+    fn waiting(owner: u32) -> DelayedDatagram {
+        DelayedDatagram::Out { path: Path::default(), mad: Box::new([0; 256]), owner, words: String::new() }
     }
 
     fn taken(late: &mut DelayedDatagrams, now: u64) -> Vec<u32> {
         std::iter::from_fn(|| late.take(Time(now)))
             .map(|waiting| match waiting {
-                Waiting::Out { owner, .. } => owner,
-                Waiting::In { .. } => 0,
+                DelayedDatagram::Out { owner, .. } => owner,
+                DelayedDatagram::In { .. } => 0,
             })
             .collect()
     }

@@ -6,7 +6,7 @@ use abi::ucma::{self, Command, command};
 
 use super::channel::{ChannelId, EVENTS_MAX};
 use super::id::{Id, Stage};
-use super::{Manager, Owner};
+use super::{ChannelIds, Manager};
 use crate::dispatch::Reply;
 use crate::headroom;
 use crate::refusal::{Outcome, refuse};
@@ -14,7 +14,7 @@ use crate::world::World;
 
 /// One admitted command.
 #[derive(Clone, Copy)]
-pub(super) struct Call<'a> {
+pub(super) struct CmCall<'a> {
     /// The channel that sent it.
     pub(super) channel: ChannelId,
     pub(super) command: Command<'a>,
@@ -33,7 +33,7 @@ impl Manager {
     /// not been notified.
     fn dispatch(&mut self, world: &mut World, channel: ChannelId, request: &[u8]) -> Reply {
         let outcome = match ucma::admit(request) {
-            Ok(command) => self.carry_out(world, &Call { channel, command }),
+            Ok(command) => self.carry_out(world, &CmCall { channel, command }),
             Err(errno) => refuse(errno, why(errno)),
         };
         self.take_outputs(world);
@@ -49,7 +49,7 @@ impl Manager {
         }
     }
 
-    fn carry_out(&mut self, world: &mut World, call: &Call<'_>) -> Outcome<Vec<u8>> {
+    fn carry_out(&mut self, world: &mut World, call: &CmCall<'_>) -> Outcome<Vec<u8>> {
         use command::{DESTROY_ID, GET_EVENT, LEAVE_MCAST, NEXT_EVENT};
         let gives_back = matches!(call.command.number(), DESTROY_ID | LEAVE_MCAST | GET_EVENT | NEXT_EVENT);
         if !gives_back {
@@ -94,12 +94,12 @@ impl Manager {
     }
 
     /// The channel of a call.
-    pub(super) fn owner(&mut self, channel: ChannelId) -> Outcome<&mut Owner> {
+    pub(super) fn owner(&mut self, channel: ChannelId) -> Outcome<&mut ChannelIds> {
         self.channels.get_mut(&channel).map_or_else(|| refuse(Errno::EBADF, "the event channel has ended"), Ok)
     }
 
     /// The id that a call names, if it belongs to the call's channel.
-    pub(super) fn id(&mut self, call: &Call<'_>, name: u32) -> Outcome<&mut Id> {
+    pub(super) fn id(&mut self, call: &CmCall<'_>, name: u32) -> Outcome<&mut Id> {
         match self.ids.get_mut(name) {
             Some(id) if id.channel == call.channel => Ok(id),
             _ => refuse(Errno::ENOENT, format!("id {name:#x} does not belong to this event channel")),
@@ -107,7 +107,7 @@ impl Manager {
     }
 
     /// Like [`Manager::id`], and checks that the id is in one of `stages`.
-    pub(super) fn id_in(&mut self, call: &Call<'_>, name: u32, stages: &[Stage]) -> Outcome<&mut Id> {
+    pub(super) fn id_in(&mut self, call: &CmCall<'_>, name: u32, stages: &[Stage]) -> Outcome<&mut Id> {
         let id = self.id(call, name)?;
         if stages.contains(&id.stage) {
             return Ok(id);
@@ -118,7 +118,7 @@ impl Manager {
     }
 
     /// Checks that a call may cause one more event.
-    pub(super) fn check_room(&mut self, call: &Call<'_>) -> Outcome<()> {
+    pub(super) fn check_room(&mut self, call: &CmCall<'_>) -> Outcome<()> {
         let owner = self.owner(call.channel)?;
         if owner.channel.has_room() {
             let uid = owner.channel.peer.uid;

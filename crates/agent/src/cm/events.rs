@@ -14,7 +14,7 @@ use abi::ucma::{SENTENCE_MAX, event_message};
 use super::Manager;
 use super::attributes::attributes;
 use super::channel::{ChannelId, Event, Notified};
-use super::dispatch::Call;
+use super::dispatch::CmCall;
 use super::query::{addresses, path_data};
 use crate::refusal::{Outcome, refuse};
 use crate::world::World;
@@ -23,7 +23,7 @@ use crate::world::World;
 const NOTIFICATIONS_MAX: u32 = 1 << 16;
 
 impl Manager {
-    pub(super) fn get_event(&mut self, call: &Call<'_>) -> Outcome<Vec<u8>> {
+    pub(super) fn get_event(&mut self, call: &CmCall<'_>) -> Outcome<Vec<u8>> {
         let (_, (answer, sentence)) = self.take_event(call)?;
         let mut bytes = call.command.answer(&answer);
         append(&mut bytes, &sentence, call.command.room.saturating_sub(size_of::<EventAnswer>()));
@@ -92,7 +92,7 @@ impl Manager {
     }
 
     /// Counts requests that came through the event socket and that the client has read.
-    pub(super) fn taken(&mut self, call: &Call<'_>) -> Outcome<Vec<u8>> {
+    pub(super) fn taken(&mut self, call: &CmCall<'_>) -> Outcome<Vec<u8>> {
         let Taken { id: name, count } = call.command.body();
         let id = self.id(call, name)?;
         let count = count.min(id.events.untaken);
@@ -104,7 +104,7 @@ impl Manager {
     /// The client keeps messages that it has read from the event socket. It asks for one
     /// notification without an event for each of them, so that its program wakes for the kept
     /// messages.
-    pub(super) fn notify_as_asked(&mut self, call: &Call<'_>) -> Outcome<Vec<u8>> {
+    pub(super) fn notify_as_asked(&mut self, call: &CmCall<'_>) -> Outcome<Vec<u8>> {
         let Wake { count, .. } = call.command.body();
         let owner = self.owner(call.channel)?;
         if !owner.channel.told || count > NOTIFICATIONS_MAX {
@@ -115,7 +115,7 @@ impl Manager {
         Ok(Vec::new())
     }
 
-    pub(super) fn next_event(&mut self, world: &World, call: &Call<'_>) -> Outcome<Vec<u8>> {
+    pub(super) fn next_event(&mut self, world: &World, call: &CmCall<'_>) -> Outcome<Vec<u8>> {
         let (counts, (answer, sentence)) = self.take_event(call)?;
         let mut next = NextEventAnswer { event: answer, counts, ..NextEventAnswer::default() };
         self.add_known(world, &mut next);
@@ -126,7 +126,7 @@ impl Manager {
 
     /// Takes the oldest event from the channel. The event counts as given out, for the id that is
     /// returned with it.
-    fn take_event(&mut self, call: &Call<'_>) -> Outcome<(u32, (EventAnswer, String))> {
+    fn take_event(&mut self, call: &CmCall<'_>) -> Outcome<(u32, (EventAnswer, String))> {
         let owner = self.owner(call.channel)?;
         let Some(Event { answer, id: name, member, request, sentence }) = owner.channel.pop() else {
             return refuse(Errno::EAGAIN, "there is no event");

@@ -11,10 +11,10 @@ use wire::Qpn;
 use wire::cm::{Message, Reason, Rej, Req};
 
 use super::Manager;
-use super::delayed_datagrams::Waiting;
-use crate::faults::{Asked, By};
+use super::delayed_datagrams::DelayedDatagram;
+use crate::faults::{By, RequestFault};
 use crate::ids::ContextId;
-use crate::management::{Arrived, Told};
+use crate::management::{CaptureNote, ReceivedMad};
 use crate::world::World;
 
 /// A management datagram is one UD SEND.
@@ -57,9 +57,9 @@ impl Manager {
             );
             let asked = world.contexts.get(&of).and_then(|context| world.faults.check_request(Some(context), &facts));
             if let Some((asked, By { words, .. })) = asked {
-                let told = Told { owner, words: &words };
+                let told = CaptureNote { owner, words: &words };
                 self.show_lost(path, mad, &told);
-                if let Asked::Rejected(reason) = asked {
+                if let RequestFault::Rejected(reason) = asked {
                     let back = Origin {
                         source: path.dgid,
                         destination: path.sgid,
@@ -74,24 +74,25 @@ impl Manager {
         }
         let now = self.now();
         let Some((fate, until, By { words, .. })) = world.faults.check_datagram(&facts, now.0) else {
-            self.send(path, mad, &Told { owner, words: "" });
+            self.send(path, mad, &CaptureNote { owner, words: "" });
             return self.delayed.pass(now, true);
         };
         let until = until.map(Time).filter(|until| *until > now);
-        let wait = |words: &str| Waiting::Out { path: *path, mad: Box::new(*mad), owner, words: words.to_owned() };
+        let wait =
+            |words: &str| DelayedDatagram::Out { path: *path, mad: Box::new(*mad), owner, words: words.to_owned() };
         match fate {
-            Fate::Lost | Fate::Damaged(_) => self.show_lost(path, mad, &Told { owner, words: &words }),
+            Fate::Lost | Fate::Damaged(_) => self.show_lost(path, mad, &CaptureNote { owner, words: &words }),
             Fate::Good | Fate::Ghost | Fate::Twice if until.is_none() => {
-                self.send(path, mad, &Told { owner, words: &words });
+                self.send(path, mad, &CaptureNote { owner, words: &words });
                 if fate == Fate::Twice {
-                    self.send(path, mad, &Told { owner, words: "" });
+                    self.send(path, mad, &CaptureNote { owner, words: "" });
                 }
                 self.delayed.pass(now, true);
             }
             _ => {
                 let overtaken = fate == Fate::Late;
                 if !self.delayed.keep(now, until, overtaken, wait(&words)) {
-                    self.show_lost(path, mad, &Told { owner, words: &words });
+                    self.show_lost(path, mad, &CaptureNote { owner, words: &words });
                 } else if fate == Fate::Twice {
                     // Without room for the duplicate, only the duplicate is lost.
                     let _ = self.delayed.keep(now, until, overtaken, wait(""));
@@ -105,8 +106,10 @@ impl Manager {
     pub(super) fn bring_delayed(&mut self) -> bool {
         match self.delayed.take(self.now()) {
             None => return false,
-            Some(Waiting::Out { path, mad, owner, words }) => self.send(&path, &mad, &Told { owner, words: &words }),
-            Some(Waiting::In { origin, arrived }) => {
+            Some(DelayedDatagram::Out { path, mad, owner, words }) => {
+                self.send(&path, &mad, &CaptureNote { owner, words: &words })
+            }
+            Some(DelayedDatagram::In { origin, arrived }) => {
                 let watched = self.watch(&origin, &arrived.mad);
                 self.deliver(&origin, &arrived.mad);
                 self.show_arrived(watched, &origin, &arrived);
@@ -117,14 +120,14 @@ impl Manager {
 
     /// Whether a rule stops a datagram of another host. A rejected request is answered.
     #[cold]
-    pub(super) fn meets_fault_coming(&mut self, world: &World, origin: &Origin, arrived: &Arrived) -> bool {
+    pub(super) fn meets_fault_coming(&mut self, world: &World, origin: &Origin, arrived: &ReceivedMad) -> bool {
         let facts = facts(Direction::In, origin.source);
         if let Ok((header, Message::Req(req))) = Message::parse(&arrived.mad)
             && let Some((asked, by)) = world.faults.check_request(None, &facts)
         {
             self.show_drop(origin, arrived, by.rule);
-            if let Asked::Rejected(reason) = asked {
-                let told = Told { owner: 0, words: &by.words };
+            if let RequestFault::Rejected(reason) = asked {
+                let told = CaptureNote { owner: 0, words: &by.words };
                 self.send(&origin.back(), &rejection(header.transaction, &req, reason), &told);
             }
             return true;
@@ -135,7 +138,7 @@ impl Manager {
             return false;
         };
         let until = until.map(Time).filter(|until| *until > now);
-        let wait = || Waiting::In { origin: *origin, arrived: Box::new(arrived.clone()) };
+        let wait = || DelayedDatagram::In { origin: *origin, arrived: Box::new(arrived.clone()) };
         match fate {
             Fate::Lost | Fate::Damaged(_) => self.show_drop(origin, arrived, by.rule),
             Fate::Good | Fate::Ghost | Fate::Twice if until.is_none() => {

@@ -18,8 +18,8 @@ use wire::sa::McMemberRecord;
 use super::attributes::vector;
 use super::binding::{parse, sized};
 use super::channel::Event;
-use super::dispatch::Call;
-use super::id::Member;
+use super::dispatch::CmCall;
+use super::id::Membership;
 use super::resolving::path_between;
 use super::subnet::mgid;
 use super::{GROUP_QPN, ID_MEMBERS_MAX, Manager, USER_MEMBERS_MAX};
@@ -28,12 +28,12 @@ use crate::objects::groups::is_multicast;
 use crate::refusal::{Outcome, refuse};
 
 impl Manager {
-    pub(super) fn join_ip(&mut self, call: &Call<'_>) -> Outcome<Vec<u8>> {
+    pub(super) fn join_ip(&mut self, call: &CmCall<'_>) -> Outcome<Vec<u8>> {
         let JoinIpMcast { uid, addr, id, .. } = call.command.body();
         self.join_group(call, (id, uid), McMemberRecord::FULL, parse(addr.bytes())?)
     }
 
-    pub(super) fn join(&mut self, call: &Call<'_>) -> Outcome<Vec<u8>> {
+    pub(super) fn join(&mut self, call: &CmCall<'_>) -> Outcome<Vec<u8>> {
         let JoinMcast { uid, id, addr_size, join_flags, addr, .. } = call.command.body();
         if join_flags != join_flags::FULLMEMBER && join_flags != join_flags::SENDONLY_FULLMEMBER {
             return refuse(Errno::EINVAL, format!("membership {join_flags} is not known; 0 is full and 1 send-only"));
@@ -48,7 +48,7 @@ impl Manager {
     /// Joins a group for an id. `state`: the kind of membership in a subnet.
     fn join_group(
         &mut self,
-        call: &Call<'_>,
+        call: &CmCall<'_>,
         (name, uid): (u32, u64),
         state: u8,
         group: Option<Sockaddr>,
@@ -79,7 +79,7 @@ impl Manager {
         };
         let user = self.user_with_room(call, name, &gid, &members)?;
         let joined = at.fabric.map(|_| (at, state));
-        let member = Member { channel: call.channel, id: name, uid, gid, joined, reported: 0 };
+        let member = Membership { channel: call.channel, id: name, uid, gid, joined, reported: 0 };
         let Some(member) = self.members.insert(member) else {
             return refuse(Errno::ENOMEM, "the agent's limit of memberships is reached, or there is no memory");
         };
@@ -102,7 +102,7 @@ impl Manager {
 
     /// Checks that an id can become a member of a group besides the memberships that it has.
     /// Returns its user.
-    fn user_with_room(&mut self, call: &Call<'_>, name: u32, gid: &[u8; 16], of_id: &[u32]) -> Outcome<u32> {
+    fn user_with_room(&mut self, call: &CmCall<'_>, name: u32, gid: &[u8; 16], of_id: &[u32]) -> Outcome<u32> {
         let present: BTreeSet<[u8; 16]> =
             of_id.iter().filter_map(|member| self.members.get(*member)).map(|member| member.gid).collect();
         if present.contains(gid) {
@@ -123,7 +123,7 @@ impl Manager {
         Ok(user)
     }
 
-    pub(super) fn leave(&mut self, call: &Call<'_>) -> Outcome<Vec<u8>> {
+    pub(super) fn leave(&mut self, call: &CmCall<'_>) -> Outcome<Vec<u8>> {
         let DestroyId { id: name, .. } = call.command.body();
         let Some(member) = self.members.get(name).filter(|member| member.channel == call.channel) else {
             return refuse(Errno::ENOENT, format!("membership {name:#x} does not belong to this event channel"));

@@ -204,7 +204,7 @@ pub(crate) fn space_name(space: u16) -> &'static str {
 
 /// One membership.
 #[derive(Debug)]
-pub(crate) struct Member {
+pub(crate) struct Membership {
     /// The channel to which it belongs.
     pub(super) channel: ChannelId,
     pub(super) id: u32,

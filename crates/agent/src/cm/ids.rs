@@ -17,20 +17,20 @@ use abi::ucma::port_space;
 
 use super::Manager;
 use super::channel::{ChannelId, Event};
-use super::dispatch::Call;
+use super::dispatch::CmCall;
 use super::id::{Id, Stage};
 use super::query::path_of;
 use crate::refusal::{Outcome, refuse};
 use crate::world::World;
 
 impl Manager {
-    pub(super) fn create_id(&mut self, call: &Call<'_>) -> Outcome<Vec<u8>> {
+    pub(super) fn create_id(&mut self, call: &CmCall<'_>) -> Outcome<Vec<u8>> {
         let body: CreateId = call.command.body();
         let name = self.make_id(call, body.uid, body.ps, body.qp_type)?;
         Ok(call.command.answer(&CreateIdAnswer { id: name }))
     }
 
-    fn make_id(&mut self, call: &Call<'_>, uid: u64, ps: u16, qp_type: u8) -> Outcome<u32> {
+    fn make_id(&mut self, call: &CmCall<'_>, uid: u64, ps: u16, qp_type: u8) -> Outcome<u32> {
         let kind = match (ps, qp_type) {
             (port_space::TCP, kind::UC) => kind::UC,
             (port_space::TCP, _) => kind::RC,
@@ -47,7 +47,7 @@ impl Manager {
         self.add(id).map_or_else(full, Ok)
     }
 
-    pub(super) fn renew_id(&mut self, call: &Call<'_>) -> Outcome<Vec<u8>> {
+    pub(super) fn renew_id(&mut self, call: &CmCall<'_>) -> Outcome<Vec<u8>> {
         let RenewId { uid, id: name, ps, qp_type, .. } = call.command.body();
         self.id(call, name)?;
         let (events_reported, event_bytes) = self.end(name);
@@ -55,7 +55,7 @@ impl Manager {
         Ok(call.command.answer(&RenewIdAnswer { events_reported, event_bytes, id }))
     }
 
-    pub(super) fn destroy_id(&mut self, call: &Call<'_>) -> Outcome<Vec<u8>> {
+    pub(super) fn destroy_id(&mut self, call: &CmCall<'_>) -> Outcome<Vec<u8>> {
         let DestroyId { id: name, .. } = call.command.body();
         self.id(call, name)?;
         let (events_reported, event_bytes) = self.end(name);
@@ -64,7 +64,7 @@ impl Manager {
 
     /// Moves an id and its waiting events from another channel of the same user to the caller's
     /// channel.
-    pub(super) fn migrate_id(&mut self, call: &Call<'_>) -> Outcome<Vec<u8>> {
+    pub(super) fn migrate_id(&mut self, call: &CmCall<'_>) -> Outcome<Vec<u8>> {
         let MigrateId { id: name, fd: token, .. } = call.command.body();
         let to = call.channel;
         let uid = self.owner(to)?.channel.peer.uid;
@@ -122,7 +122,7 @@ impl Manager {
         }
     }
 
-    pub(super) fn set_option(&mut self, call: &Call<'_>) -> Outcome<Vec<u8>> {
+    pub(super) fn set_option(&mut self, call: &CmCall<'_>) -> Outcome<Vec<u8>> {
         let SetOption { id: name, level, optname, optlen, .. } = call.command.body();
         let value = call.command.tail::<SetOption>();
         let Some(value) = value.get(..optlen as usize) else {
@@ -151,7 +151,7 @@ impl Manager {
     }
 
     /// Sets the options that decide which other ids may share the id's port.
-    fn set_sharing(&mut self, call: &Call<'_>, name: u32, optname: u32, on: bool) -> Outcome<Vec<u8>> {
+    fn set_sharing(&mut self, call: &CmCall<'_>, name: u32, optname: u32, on: bool) -> Outcome<Vec<u8>> {
         let id = self.id_in(call, name, &[Stage::Idle, Stage::Bound])?;
         match optname {
             option::REUSEADDR => id.options.reuse = on,
@@ -167,7 +167,7 @@ impl Manager {
     }
 
     /// Sets the route that the program chose.
-    fn set_path(&mut self, call: &Call<'_>, name: u32) -> Outcome<Vec<u8>> {
+    fn set_path(&mut self, call: &CmCall<'_>, name: u32) -> Outcome<Vec<u8>> {
         self.check_room(call)?;
         let wanted = path_flags::GMP | path_flags::PRIMARY | path_flags::OUTBOUND | path_flags::INBOUND_REVERSE;
         let paths = call.command.tail::<SetOption>().chunks_exact(size_of::<PathRecData>());
@@ -189,7 +189,7 @@ impl Manager {
         Ok(Vec::new())
     }
 
-    pub(super) fn write_event(&mut self, call: &Call<'_>) -> Outcome<Vec<u8>> {
+    pub(super) fn write_event(&mut self, call: &CmCall<'_>) -> Outcome<Vec<u8>> {
         let body: WriteCmEvent = call.command.body();
         self.check_room(call)?;
         let id = self.id(call, body.id)?;
@@ -208,12 +208,12 @@ impl Manager {
         Ok(Vec::new())
     }
 
-    pub(super) fn tell_channel(&mut self, call: &Call<'_>) -> Outcome<Vec<u8>> {
+    pub(super) fn tell_channel(&mut self, call: &CmCall<'_>) -> Outcome<Vec<u8>> {
         let channel = self.owner(call.channel)?.channel.token;
         Ok(call.command.answer(&ChannelAnswer { channel }))
     }
 
-    pub(super) fn freeze_qp(&mut self, world: &mut World, call: &Call<'_>) -> Outcome<Vec<u8>> {
+    pub(super) fn freeze_qp(&mut self, world: &mut World, call: &CmCall<'_>) -> Outcome<Vec<u8>> {
         let FreezeQp { qp_num, frozen } = call.command.body();
         let uid = self.owner(call.channel)?.channel.peer.uid;
         let context = world.numbers.qpns.owner(qp_num);

@@ -26,7 +26,7 @@ use super::ports::Spot;
 use crate::gids::ip_of;
 
 /// A request that has arrived, of either kind.
-struct Asked<'a> {
+struct IncomingRequest<'a> {
     connection: ConnectionId,
     service: u64,
     kind: u8,
@@ -35,7 +35,7 @@ struct Asked<'a> {
 }
 
 /// The listener that gets a request.
-struct Taken {
+struct FoundListener {
     listener: u32,
     attachment: Attachment,
     local: Sockaddr,
@@ -66,7 +66,8 @@ impl Manager {
             _ => u8::MAX,
         };
         let path = self.core.connection(connection).map(|known| known.path).unwrap_or_default();
-        let asked = Asked { connection, service: req.service_id, kind, path, private: req.private_data.as_slice() };
+        let asked =
+            IncomingRequest { connection, service: req.service_id, kind, path, private: req.private_data.as_slice() };
         let taken = match self.take(&asked) {
             Ok(taken) => taken,
             Err(unwanted) => return self.keep_or_turn_away(&asked, &unwanted, until, &Ask::Connection(*req, ece)),
@@ -89,7 +90,7 @@ impl Manager {
 
     /// Handles a SIDR_REQ. Without a listener, it waits until `until`.
     pub(super) fn on_question(&mut self, connection: ConnectionId, (req, origin): (&SidrReq, &Origin), until: Time) {
-        let asked = Asked {
+        let asked = IncomingRequest {
             connection,
             service: req.service_id,
             kind: kind::UD,
@@ -109,7 +110,7 @@ impl Manager {
     }
 
     /// Finds the listener.
-    fn take(&mut self, asked: &Asked<'_>) -> Result<Taken, Unwanted> {
+    fn take(&mut self, asked: &IncomingRequest<'_>) -> Result<FoundListener, Unwanted> {
         let nobody = |text: String| unwanted(Reason::INVALID_SERVICE_ID, SidrStatus::UNSUPPORTED, text);
         let attachment = self.addressed(&asked.path)?;
         let node = self.locals.has_nodes().then_some(attachment.device);
@@ -140,7 +141,7 @@ impl Manager {
                 (Spot::gid(asked.path.sgid).on(node), ib_address(asked.path.sgid, asked.path.pkey, service), peer)
             }
         };
-        let place = Place { local: &local, service: asked.service };
+        let place = ListenerAddress { local: &local, service: asked.service };
         let Some(listener) = self.ports.listener(asked.service, spot) else {
             return Err(Unwanted { may_wait: true, ..nobody(format!("nobody listens at {place}")) });
         };
@@ -158,7 +159,7 @@ impl Manager {
         }
         let attachment = id.attachment.filter(|at| at.gid == attachment.gid).unwrap_or(attachment);
         let offset = if header.is_some() { HEADER_LEN } else { 0 };
-        Ok(Taken { listener, attachment, local, remote, offset })
+        Ok(FoundListener { listener, attachment, local, remote, offset })
     }
 
     /// The attachment that a request names by its GID. Its port must belong to the request's
@@ -179,7 +180,7 @@ impl Manager {
     }
 
     /// Makes a request an id of the listener's channel, and tells the listener.
-    fn introduce(&mut self, asked: &Asked<'_>, taken: Taken, param: UdParam, ece: Ece) {
+    fn introduce(&mut self, asked: &IncomingRequest<'_>, taken: FoundListener, param: UdParam, ece: Ece) {
         let Some(listener) = self.ids.get_mut(taken.listener) else { return };
         listener.backlog -= 1;
         let uid = listener.uid;
@@ -209,13 +210,13 @@ impl Manager {
         self.queue(id, Event { answer, id, member: None, request: Some(name), sentence: String::new() });
     }
 
-    fn keep_or_turn_away(&mut self, asked: &Asked<'_>, why: &Unwanted, until: Time, ask: &Ask) {
+    fn keep_or_turn_away(&mut self, asked: &IncomingRequest<'_>, why: &Unwanted, until: Time, ask: &Ask) {
         if !(why.may_wait && self.before_listen.keep(self.now(), until, asked.connection, ask)) {
             self.turn_away(asked, why);
         }
     }
 
-    fn turn_away(&mut self, asked: &Asked<'_>, why: &Unwanted) {
+    fn turn_away(&mut self, asked: &IncomingRequest<'_>, why: &Unwanted) {
         let from = ip_of(&asked.path.dgid);
         tracing::debug!(%from, service = format_args!("{:#x}", asked.service), reason = %why.text, "a request is turned away");
         let now = self.now();
@@ -247,12 +248,12 @@ pub(super) fn padded(bytes: &[u8]) -> [u8; 256] {
 }
 
 /// The address of a listener, in words.
-struct Place<'a> {
+struct ListenerAddress<'a> {
     local: &'a Sockaddr,
     service: u64,
 }
 
-impl fmt::Display for Place<'_> {
+impl fmt::Display for ListenerAddress<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (self.local, u16::try_from(self.service >> 16).ok().and_then(port_space::name)) {
             (Sockaddr::Ip(addr), Some(space)) => write!(f, "{addr} ({space})"),

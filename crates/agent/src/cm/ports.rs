@@ -61,7 +61,7 @@ impl Spot {
 
 /// How an id holds its port.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Holder {
+pub(crate) struct PortHolder {
     /// The id.
     pub(crate) id: u32,
     /// Its address.
@@ -76,7 +76,7 @@ pub(crate) struct Holder {
 
 /// Why an id cannot have a port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Conflict {
+pub(crate) enum BindError {
     /// This id has the port at the same address.
     SameAddress(u32),
     /// This id has the port, and one of the two has every address.
@@ -90,7 +90,7 @@ pub(crate) enum Conflict {
 /// The ports in use, by service id.
 #[derive(Debug)]
 pub(crate) struct Ports {
-    held: BTreeMap<u64, Vec<Holder>>,
+    held: BTreeMap<u64, Vec<PortHolder>>,
     any: RangeInclusive<u16>,
     /// Where the search for a free port continues.
     rover: u16,
@@ -104,10 +104,10 @@ impl Ports {
     }
 
     /// Gives an id its port, or returns the conflict.
-    pub(crate) fn bind(&mut self, service: u64, holder: Holder) -> Result<(), Conflict> {
+    pub(crate) fn bind(&mut self, service: u64, holder: PortHolder) -> Result<(), BindError> {
         let holders = self.held.get(&service).map_or(&[][..], Vec::as_slice);
         if holders.len() >= SHARERS {
-            return Err(Conflict::TooMany);
+            return Err(BindError::TooMany);
         }
         check(&holder, holders, holder.reuse)?;
         if holders.is_empty() {
@@ -116,7 +116,7 @@ impl Ports {
         }
         let Some(holders) = self.held.get_mut(&service) else { return Ok(()) };
         if holders.try_reserve(1).is_err() {
-            return Err(Conflict::NoMemory);
+            return Err(BindError::NoMemory);
         }
         holders.push(holder);
         Ok(())
@@ -149,7 +149,7 @@ impl Ports {
     }
 
     /// Makes an id a listener: it no longer allows reuse, and needs its port for itself.
-    pub(crate) fn listen(&mut self, service: u64, id: u32) -> Result<(), Conflict> {
+    pub(crate) fn listen(&mut self, service: u64, id: u32) -> Result<(), BindError> {
         let Some(holders) = self.held.get_mut(&service) else { return Ok(()) };
         let Some(own) = holders.iter().position(|holder| holder.id == id) else { return Ok(()) };
         if holders[own].reuse {
@@ -160,7 +160,7 @@ impl Ports {
     }
 
     /// Changes whether an id shares its port and takes other families.
-    pub(crate) fn update(&mut self, service: u64, id: u32, change: impl FnOnce(&mut Holder)) {
+    pub(crate) fn update(&mut self, service: u64, id: u32, change: impl FnOnce(&mut PortHolder)) {
         if let Some(holder) = self.held.get_mut(&service).into_iter().flatten().find(|holder| holder.id == id) {
             change(holder);
         }
@@ -179,9 +179,9 @@ impl Ports {
     /// The listener at exactly this address, or else at any address.
     pub(crate) fn listener(&self, service: u64, to: Spot) -> Option<u32> {
         let holders = self.held.get(&service)?;
-        let listens = |holder: &&Holder| holder.listens && !holder.spot.is_apart_from(&to);
-        let exact = |holder: &&Holder| holder.spot.gid.is_some() && holder.spot.gid == to.gid;
-        let any = |holder: &&Holder| {
+        let listens = |holder: &&PortHolder| holder.listens && !holder.spot.is_apart_from(&to);
+        let exact = |holder: &&PortHolder| holder.spot.gid.is_some() && holder.spot.gid == to.gid;
+        let any = |holder: &&PortHolder| {
             let family = holder.spot.family == to.family || (holder.spot.family == Family::V6 && !holder.af_only);
             holder.spot.gid.is_none() && (family || holder.spot.family == Family::Ib)
         };
@@ -192,8 +192,8 @@ impl Ports {
 
 /// Checks that an id may have a port besides the ids that have it. `reuse`: it may share with ids
 /// that also allow reuse.
-fn check(holder: &Holder, holders: &[Holder], reuse: bool) -> Result<(), Conflict> {
-    let counts = |other: &&Holder| {
+fn check(holder: &PortHolder, holders: &[PortHolder], reuse: bool) -> Result<(), BindError> {
+    let counts = |other: &&PortHolder| {
         let shares = reuse && other.reuse;
         let families_apart = holder.af_only && other.af_only && holder.spot.family != other.spot.family;
         other.id != holder.id && !shares && !families_apart
@@ -203,15 +203,15 @@ fn check(holder: &Holder, holders: &[Holder], reuse: bool) -> Result<(), Conflic
 
 /// The conflict of an address with an id's address, if there is one. A wildcard means every
 /// address, of other families too.
-fn meet(spot: Spot, other: &Holder) -> Option<Conflict> {
+fn meet(spot: Spot, other: &PortHolder) -> Option<BindError> {
     if spot.is_apart_from(&other.spot) {
         return None;
     }
     if spot.gid.is_none() || other.spot.gid.is_none() {
-        return Some(Conflict::EveryAddress(other.id));
+        return Some(BindError::EveryAddress(other.id));
     }
     let is_same = (spot.family, spot.gid) == (other.spot.family, other.spot.gid);
-    is_same.then_some(Conflict::SameAddress(other.id))
+    is_same.then_some(BindError::SameAddress(other.id))
 }
 
 /// Linux's defaults: the range of chosen ports, and the first port for all users.
@@ -256,9 +256,9 @@ mod tests {
     }
 
     /// As in `give_address`: an IPv4 id takes its own family only.
-    fn holder(id: u32, ip: &str) -> Holder {
+    fn holder(id: u32, ip: &str) -> PortHolder {
         let spot = spot(ip);
-        Holder { id, spot, reuse: false, af_only: spot.family == Family::V4, listens: false }
+        PortHolder { id, spot, reuse: false, af_only: spot.family == Family::V4, listens: false }
     }
 
     fn ports() -> Ports {
@@ -269,7 +269,7 @@ mod tests {
     fn one_address_and_port_has_one_holder() {
         let mut ports = ports();
         assert_eq!(ports.bind(PORT, holder(1, "127.0.0.1")), Ok(()));
-        assert_eq!(ports.bind(PORT, holder(2, "127.0.0.1")), Err(Conflict::SameAddress(1)));
+        assert_eq!(ports.bind(PORT, holder(2, "127.0.0.1")), Err(BindError::SameAddress(1)));
         assert_eq!(ports.bind(PORT, holder(4, "127.0.0.2")), Ok(()));
         assert_eq!(ports.bind(PORT + 1, holder(5, "127.0.0.1")), Ok(()));
         assert_eq!(ports.bind(PORT + 0x000b_0000, holder(6, "127.0.0.1")), Ok(()), "another port space");
@@ -277,8 +277,8 @@ mod tests {
 
     #[test]
     fn a_wildcard_conflicts_with_every_address_in_either_order() {
-        let af_only = |id, ip| Holder { af_only: true, ..holder(id, ip) };
-        let every = Err(Conflict::EveryAddress(1));
+        let af_only = |id, ip| PortHolder { af_only: true, ..holder(id, ip) };
+        let every = Err(BindError::EveryAddress(1));
         for (first, second, outcome) in [
             (holder(1, "127.0.0.1"), holder(2, "0.0.0.0"), every),
             (holder(1, "0.0.0.0"), holder(2, "127.0.0.1"), every),
@@ -291,7 +291,7 @@ mod tests {
             (af_only(1, "::"), holder(2, "0.0.0.0"), Ok(())),
             (af_only(1, "::"), holder(2, "127.0.0.1"), Ok(())),
             (af_only(1, "::1"), holder(2, "0.0.0.0"), Ok(())),
-            (Holder { af_only: false, ..holder(1, "0.0.0.0") }, af_only(2, "::"), every),
+            (PortHolder { af_only: false, ..holder(1, "0.0.0.0") }, af_only(2, "::"), every),
             (holder(1, "127.0.0.1"), holder(2, "::1"), Ok(())),
         ] {
             let mut ports = ports();
@@ -303,22 +303,22 @@ mod tests {
     #[test]
     fn a_port_bound_with_reuse_is_shared_until_a_holder_listens() {
         let mut ports = ports();
-        let shared = |id| Holder { reuse: true, ..holder(id, "127.0.0.1") };
+        let shared = |id| PortHolder { reuse: true, ..holder(id, "127.0.0.1") };
         assert_eq!(ports.bind(PORT, shared(1)), Ok(()));
         assert_eq!(ports.bind(PORT, shared(2)), Ok(()));
-        assert_eq!(ports.bind(PORT, Holder { reuse: true, ..holder(3, "0.0.0.0") }), Ok(()));
-        assert_eq!(ports.listen(PORT, 1), Err(Conflict::SameAddress(2)));
+        assert_eq!(ports.bind(PORT, PortHolder { reuse: true, ..holder(3, "0.0.0.0") }), Ok(()));
+        assert_eq!(ports.listen(PORT, 1), Err(BindError::SameAddress(2)));
         ports.release(PORT, 2);
-        assert_eq!(ports.listen(PORT, 1), Err(Conflict::EveryAddress(3)));
+        assert_eq!(ports.listen(PORT, 1), Err(BindError::EveryAddress(3)));
         ports.release(PORT, 3);
-        assert_eq!(ports.bind(PORT, holder(3, "127.0.0.1")), Err(Conflict::SameAddress(1)));
+        assert_eq!(ports.bind(PORT, holder(3, "127.0.0.1")), Err(BindError::SameAddress(1)));
         assert_eq!(ports.listen(PORT, 1), Ok(()));
-        assert_eq!(ports.bind(PORT, shared(4)), Err(Conflict::SameAddress(1)));
+        assert_eq!(ports.bind(PORT, shared(4)), Err(BindError::SameAddress(1)));
         ports.release(PORT, 1);
         for id in 0..1024 {
             assert_eq!(ports.bind(PORT, shared(id)), Ok(()));
         }
-        assert_eq!(ports.bind(PORT, shared(1024)), Err(Conflict::TooMany));
+        assert_eq!(ports.bind(PORT, shared(1024)), Err(BindError::TooMany));
     }
 
     #[test]

@@ -10,7 +10,7 @@ use protocol::cm::Path;
 use wire::pkey;
 
 use super::Manager;
-use super::dispatch::Call;
+use super::dispatch::CmCall;
 use super::id::{Id, ib_address};
 use super::locals::Attachment;
 use crate::refusal::{Outcome, refuse};
@@ -20,7 +20,7 @@ use crate::world::World;
 const EXACTLY: u8 = 2;
 
 impl Manager {
-    pub(super) fn query_route(&mut self, world: &World, call: &Call<'_>) -> Outcome<Vec<u8>> {
+    pub(super) fn query_route(&mut self, world: &World, call: &CmCall<'_>) -> Outcome<Vec<u8>> {
         let Query { id: name, .. } = call.command.body();
         let id = self.id(call, name)?;
         let short = |address: &Option<Sockaddr>| address.as_ref().map(Sockaddr::short).unwrap_or_default();
@@ -42,7 +42,7 @@ impl Manager {
         Ok(call.command.answer(&answer))
     }
 
-    pub(super) fn query(&mut self, world: &World, call: &Call<'_>) -> Outcome<Vec<u8>> {
+    pub(super) fn query(&mut self, world: &World, call: &CmCall<'_>) -> Outcome<Vec<u8>> {
         let Query { id: name, option, .. } = call.command.body();
         let id = self.id(call, name)?;
         let answer = match option {
@@ -97,7 +97,7 @@ fn place(world: &World, id: &Id) -> Option<(u64, u8, u32)> {
 }
 
 /// The answer to QUERY for paths.
-fn paths(call: &Call<'_>, id: &Id) -> Vec<u8> {
+fn paths(call: &CmCall<'_>, id: &Id) -> Vec<u8> {
     let path = id.path.as_ref();
     let mut bytes = call.command.answer(&QueryPathAnswer { num_paths: u32::from(path.is_some()), reserved: 0 });
     let room = call.command.room - size_of::<QueryPathAnswer>();

@@ -18,7 +18,7 @@ use protocol::cm::Path;
 
 use super::Manager;
 use super::binding::{parse, scope, sized};
-use super::dispatch::Call;
+use super::dispatch::CmCall;
 use super::id::Stage;
 use super::locals::Attachment;
 use super::routes::{Neighbour, Route, probe};
@@ -46,12 +46,12 @@ pub(super) enum Finding {
 }
 
 impl Manager {
-    pub(super) fn resolve_ip(&mut self, world: &World, call: &Call<'_>) -> Outcome<Vec<u8>> {
+    pub(super) fn resolve_ip(&mut self, world: &World, call: &CmCall<'_>) -> Outcome<Vec<u8>> {
         let ResolveIp { src_addr, dst_addr, id, timeout_ms } = call.command.body();
         self.resolve(world, call, id, (parse(src_addr.bytes())?, parse(dst_addr.bytes())?), timeout_ms)
     }
 
-    pub(super) fn resolve_addr(&mut self, world: &World, call: &Call<'_>) -> Outcome<Vec<u8>> {
+    pub(super) fn resolve_addr(&mut self, world: &World, call: &CmCall<'_>) -> Outcome<Vec<u8>> {
         let ResolveAddr { id, timeout_ms, src_size, dst_size, src_addr, dst_addr, .. } = call.command.body();
         let ends = (parse(sized(&src_addr, src_size)?)?, parse(sized(&dst_addr, dst_size)?)?);
         self.resolve(world, call, id, ends, timeout_ms)
@@ -60,7 +60,7 @@ impl Manager {
     fn resolve(
         &mut self,
         world: &World,
-        call: &Call<'_>,
+        call: &CmCall<'_>,
         name: u32,
         (source, destination): (Option<Sockaddr>, Option<Sockaddr>),
         timeout_ms: u32,
@@ -269,7 +269,7 @@ impl Manager {
         self.tell(name, event::ADDR_ERROR, refusal.errno.to_status(), UdParam::default(), refusal.reason.into_owned());
     }
 
-    pub(super) fn resolve_route(&mut self, call: &Call<'_>) -> Outcome<Vec<u8>> {
+    pub(super) fn resolve_route(&mut self, call: &CmCall<'_>) -> Outcome<Vec<u8>> {
         let ResolveRoute { id: name, timeout_ms } = call.command.body();
         self.check_room(call)?;
         let id = self.id_in(call, name, &[Stage::AddressResolved])?;

@@ -5,11 +5,11 @@ use abi::capture::path;
 use protocol::cm::{Mad, Origin, Output, Path};
 
 use super::locals::Attachment;
-use super::{Manager, Passed, TURN};
+use super::{LoopbackMad, Manager, TURN};
 use crate::gids::ip_of;
 use crate::headroom;
 use crate::ids::PortId;
-use crate::management::{Addressing, OnLink, Told};
+use crate::management::{Addressing, CaptureNote, OnLink};
 use crate::world::World;
 
 impl Manager {
@@ -22,7 +22,7 @@ impl Manager {
                 return;
             }
             let Some(passed) = self.inner.pop_front() else { return };
-            let Passed { origin, mad, .. } = &passed;
+            let LoopbackMad { origin, mad, .. } = &passed;
             let watched = self.watch(origin, mad);
             self.deliver(origin, mad);
             if watched.is_some() {
@@ -47,7 +47,7 @@ impl Manager {
                 Output::Send { path, mad, owner } if world.faults.is_on() => {
                     self.send_with_faults(world, &path, &mad, owner);
                 }
-                Output::Send { path, mad, owner } => self.send(&path, &mad, &Told { owner, words: "" }),
+                Output::Send { path, mad, owner } => self.send(&path, &mad, &CaptureNote { owner, words: "" }),
                 Output::Event(event) => self.on_news(world, event),
             }
         }
@@ -67,7 +67,7 @@ impl Manager {
     }
 
     /// Sends a datagram. A datagram to this agent does not use the network.
-    pub(super) fn send(&mut self, path: &Path, mad: &Mad, told: &Told<'_>) {
+    pub(super) fn send(&mut self, path: &Path, mad: &Mad, told: &CaptureNote<'_>) {
         let Some(addressing) = self.addressing(path) else {
             self.counts.not_sent += 1;
             return;
@@ -108,13 +108,13 @@ impl Manager {
     }
 
     /// Sends a datagram to this agent itself.
-    pub(super) fn pass(&mut self, origin: Origin, mad: &Mad, told: &Told<'_>) {
+    pub(super) fn pass(&mut self, origin: Origin, mad: &Mad, told: &CaptureNote<'_>) {
         if self.inner.try_reserve(1).is_err() {
             self.counts.not_sent += 1;
             return;
         }
         let link = self.link_between(&origin.source, &origin.destination, origin.sl);
         let psn = self.mail.outlets.show_only(path::INSIDE, &Addressing::of(&origin, link), mad, told);
-        self.inner.push_back(Passed { origin, mad: *mad, owner: told.owner, psn });
+        self.inner.push_back(LoopbackMad { origin, mad: *mad, owner: told.owner, psn });
     }
 }

@@ -10,8 +10,8 @@ use protocol::cm::{Mad, Origin, Path};
 use wire::Qpn;
 use wire::icrc::Envelope;
 
-use super::{Manager, Passed};
-use crate::management::{Addressing, Arrived, SOURCE_PORT, Told, emit, record, shown};
+use super::{LoopbackMad, Manager};
+use crate::management::{Addressing, CaptureNote, ReceivedMad, SOURCE_PORT, emit, record, shown};
 
 /// A datagram during its delivery, which a user's capture may show.
 #[derive(Debug, Clone, Copy)]
@@ -36,7 +36,7 @@ impl Manager {
     }
 
     /// Shows a delivered datagram of another host to its owner.
-    pub(super) fn show_arrived(&self, watched: Option<Watched>, origin: &Origin, arrived: &Arrived) {
+    pub(super) fn show_arrived(&self, watched: Option<Watched>, origin: &Origin, arrived: &ReceivedMad) {
         let Some(watched) = watched else { return };
         let user = self.known_user(&watched, origin, &arrived.mad);
         let about = CaptureRecord { time: watched.time, ..as_it_came(arrived) };
@@ -44,13 +44,13 @@ impl Manager {
     }
 
     /// Shows a delivered datagram of this agent to its owner, unless the owner also sent it.
-    pub(super) fn show_passed(&self, watched: Option<Watched>, passed: &Passed) {
+    pub(super) fn show_passed(&self, watched: Option<Watched>, passed: &LoopbackMad) {
         let Some(watched) = watched else { return };
         let user = self.known_user(&watched, &passed.origin, &passed.mad);
         if user == passed.owner {
             return;
         }
-        let Passed { origin, .. } = passed;
+        let LoopbackMad { origin, .. } = passed;
         let link = self.link_between(&origin.source, &origin.destination, origin.sl);
         let addressing = Addressing::of(origin, link);
         let about = CaptureRecord { time: watched.time, path: path::INSIDE, ..record(&addressing, SOURCE_PORT) };
@@ -65,14 +65,14 @@ impl Manager {
     }
 
     /// Shows a datagram that was dropped on its way out.
-    pub(super) fn show_lost(&mut self, path: &Path, mad: &Mad, told: &Told<'_>) {
+    pub(super) fn show_lost(&mut self, path: &Path, mad: &Mad, told: &CaptureNote<'_>) {
         let Some(addressing) = self.addressing(path) else { return };
         let inside = self.locals.with_gid(&path.dgid).is_some();
         self.mail.outlets.show_only(if inside { path::INSIDE } else { path::WIRE_OUT }, &addressing, mad, told);
     }
 
     /// Shows a datagram that this rule dropped on its way in.
-    pub(super) fn show_drop(&self, origin: &Origin, arrived: &Arrived, rule: u32) {
+    pub(super) fn show_drop(&self, origin: &Origin, arrived: &ReceivedMad, rule: u32) {
         let watchers = self.mail.outlets.watchers();
         if !watchers.are_there() {
             return;
@@ -93,8 +93,8 @@ impl Manager {
     }
 }
 
-fn as_it_came(arrived: &Arrived) -> CaptureRecord {
-    let Arrived { from, to, from_port, id, .. } = *arrived;
+fn as_it_came(arrived: &ReceivedMad) -> CaptureRecord {
+    let ReceivedMad { from, to, from_port, id, .. } = *arrived;
     CaptureRecord { path: path::WIRE_IN, from, to, from_port, id, ..CaptureRecord::default() }
 }
 

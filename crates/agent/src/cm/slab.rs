@@ -15,14 +15,14 @@ const REST: usize = 64;
 /// The table.
 #[derive(Debug)]
 pub(crate) struct Slab<T> {
-    slots: Vec<Slot<T>>,
+    slots: Vec<SlabSlot<T>>,
     free: VecDeque<u32>,
     len: usize,
     most: usize,
 }
 
 #[derive(Debug)]
-struct Slot<T> {
+struct SlabSlot<T> {
     generation: u32,
     entry: Option<T>,
 }
@@ -55,7 +55,7 @@ impl<T> Slab<T> {
             if self.slots.try_reserve(1).is_err() || self.free.try_reserve(freed).is_err() {
                 return None;
             }
-            self.slots.push(Slot { generation: 1, entry: None });
+            self.slots.push(SlabSlot { generation: 1, entry: None });
             self.slots.len() as u32 - 1
         };
         let slot = &mut self.slots[index as usize];

@@ -9,8 +9,8 @@ use protocol::cm::{Mad, Path};
 use super::Manager;
 use super::locals::Attachment;
 use crate::ids::PortId;
-use crate::management::Told;
-use crate::outward::{Kind, Outward, Route};
+use crate::management::CaptureNote;
+use crate::outward::{GrhFields, Outward, OutwardKind};
 
 impl Manager {
     /// Takes the datagrams for the switches of a topology.
@@ -25,14 +25,14 @@ impl Manager {
 
     /// Sends a message through the switches. A path without LIDs, as that of an answer without a
     /// connection, leads to the port with its GID.
-    pub(super) fn send_into_fabric(&mut self, at: &Attachment, path: &Path, mad: &Mad, told: &Told<'_>) {
+    pub(super) fn send_into_fabric(&mut self, at: &Attachment, path: &Path, mad: &Mad, told: &CaptureNote<'_>) {
         let known = || match self.locals.with_gid(&path.dgid) {
             Some(to) => to.lid,
             None => self.locals.elsewhere.lid(&path.dgid).unwrap_or(0),
         };
         let Path { dgid, hop_limit, traffic_class, flow_label, .. } = *path;
         let is_beyond = at.gid[..8] != dgid[..8];
-        let route = (is_beyond && hop_limit > 1).then_some(Route { dgid, hop_limit, traffic_class, flow_label });
+        let route = (is_beyond && hop_limit > 1).then_some(GrhFields { dgid, hop_limit, traffic_class, flow_label });
         // Behind a router, the LID of the port means nothing.
         let lid = if path.dlid == 0 && !is_beyond { known() } else { path.dlid };
         let outward = Outward {
@@ -43,7 +43,7 @@ impl Manager {
             pkey: path.pkey,
             route,
             mad: *mad,
-            kind: Kind::Message(told.owner),
+            kind: OutwardKind::Message(told.owner),
         };
         if lid == 0 || !self.mail.fabric.push(outward) {
             self.counts.not_sent += 1;

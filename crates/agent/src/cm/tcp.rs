@@ -12,11 +12,11 @@
 
 mod answering;
 mod arriving;
-mod askers;
 mod asking;
 mod calls;
 mod deadlines;
 mod halves;
+mod pending;
 mod shown;
 mod sockets;
 #[cfg(test)]
@@ -44,9 +44,9 @@ use crate::listening::Spare;
 use crate::poller::new_epoll;
 use crate::streams::Streams;
 use crate::world::World;
-use askers::{Asker, Askers};
 use deadlines::Deadlines;
 use halves::{Half, Halves};
+use pending::{PendingConnection, PendingConnections};
 
 /// Maximum number of sockets that are served in one piece of work.
 const TURN: usize = 64;
@@ -94,7 +94,7 @@ enum End {
         /// It is the second try, in revision 1 of MPA.
         again: bool,
         /// It counts for its user.
-        asker: Asker,
+        asker: PendingConnection,
     },
     /// The program decides.
     Asked {
@@ -116,7 +116,7 @@ pub(crate) struct Tcp {
     /// By id.
     ends: BTreeMap<u32, End>,
     halves: Halves,
-    askers: Askers,
+    askers: PendingConnections,
     /// For the case that no descriptor is left.
     spare: Spare,
     /// The id of each QP.
@@ -131,7 +131,7 @@ impl Tcp {
             streams: Arc::clone(streams),
             ends: BTreeMap::new(),
             halves: Halves::default(),
-            askers: Askers::default(),
+            askers: PendingConnections::default(),
             spare: Spare::default(),
             by_qpn: BTreeMap::new(),
             deadlines: Deadlines::default(),

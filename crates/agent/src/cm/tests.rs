@@ -29,7 +29,7 @@ use wire::icrc::Envelope;
 use super::id::{Stage, ib_address};
 use super::{ChannelId, Manager, Outside};
 use crate::asker::Asker;
-use crate::config::{Config, Wire};
+use crate::config::{Config, WireMode};
 use crate::faults::Scope;
 use crate::gids::HostAddress;
 use crate::ids::Peer;
@@ -49,7 +49,7 @@ pub(super) struct Host {
 impl Host {
     /// Creates a host with these addresses and one open channel.
     pub(super) fn with(addresses: &[&str]) -> Self {
-        Self::of(&Config { wire: Wire::Off, ..Config::default() }, addresses)
+        Self::of(&Config { wire: WireMode::Off, ..Config::default() }, addresses)
     }
 
     /// As [`Host::with`], with a configuration.

@@ -2,7 +2,7 @@
 //! DESTROY_CQ.
 //!
 //! The agent allocates a CQ's memory and checks its size. The engine is responsible for completions
-//! and their events. The principal types are [`Channel`] and [`Cq`].
+//! and their events. The principal types are [`CompletionChannel`] and [`Cq`].
 
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -18,7 +18,7 @@ use super::pd::no_handle;
 use super::{Answer, Call, find, find_mut, resize, unused};
 use crate::foreign::Foreign;
 use crate::ids::ContextId;
-use crate::objects::{Channel, Cq};
+use crate::objects::{CompletionChannel, Cq};
 use crate::queue_memory::Allocation;
 use crate::refusal::{Outcome, by_system, refuse};
 use crate::shares;
@@ -26,7 +26,7 @@ use crate::table::Kind;
 use crate::world::World;
 
 /// The parameters of both forms of CREATE_CQ.
-pub struct Wanted {
+pub struct CqInitAttr {
     /// The client's name for it.
     pub user_handle: u64,
     /// Minimum number of entries.
@@ -47,7 +47,7 @@ pub fn create_channel(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
     let context = world.context(call.context)?;
     context.take_descriptor();
     // The client may have attached so many waiters to the eventfd that its last close takes long.
-    let channel = Channel { eventfd: Foreign::new(eventfd, context.closer.clone()), users: 0 };
+    let channel = CompletionChannel { eventfd: Foreign::new(eventfd, context.closer.clone()), users: 0 };
     let Some(handle) = world.tables.channels.insert(call.context, channel) else {
         world.context(call.context)?.give_descriptor();
         return Err(no_handle(Kind::Channel));
@@ -70,15 +70,19 @@ pub fn destroy_channel(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
 /// CREATE_CQ.
 pub fn create(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
     let body: CreateCq = call.body()?;
-    let wanted =
-        Wanted { user_handle: body.user_handle, cqe: body.cqe, vector: body.comp_vector, channel: body.comp_channel };
+    let wanted = CqInitAttr {
+        user_handle: body.user_handle,
+        cqe: body.cqe,
+        vector: body.comp_vector,
+        channel: body.comp_channel,
+    };
     let (handle, out, fd) = make(world, call.context, &wanted)?;
     Ok(call.answer_with(&CreateCqAnswer { cq_handle: handle, cqe: out.cqe_count }, &out, fd))
 }
 
 /// Creates a CQ. Returns its handle, its tail, and the descriptor of its region if the region is
 /// new to the client.
-pub fn make(world: &mut World, owner: ContextId, wanted: &Wanted) -> Outcome<(u32, CqOut, Option<OwnedFd>)> {
+pub fn make(world: &mut World, owner: ContextId, wanted: &CqInitAttr) -> Outcome<(u32, CqOut, Option<OwnedFd>)> {
     let device = world.device_of(owner);
     let entries = entries_for(wanted.cqe, device.limits.max_cqe)?;
     if wanted.vector >= device.completion_vectors {

@@ -8,7 +8,7 @@ use abi::Errno;
 use abi::private::{DirectAsk, DirectGrant, LaneOut, Push, push};
 
 use super::{Answer, Call};
-use crate::foreign::{Foreign, Passed};
+use crate::foreign::{Foreign, PassedFd};
 use crate::ids::ContextId;
 use crate::refusal::{Outcome, refuse};
 use crate::world::World;
@@ -31,7 +31,7 @@ pub fn grant(world: &mut World, call: &mut Call<'_>) -> Outcome<Answer> {
     if fds.len() != 2 {
         return refuse(Errno::EINVAL, "DIRECT_GRANT comes with two descriptors: the grant table and the file");
     }
-    let fds: Vec<Foreign> = fds.into_iter().map(Passed::into_foreign).collect();
+    let fds: Vec<Foreign> = fds.into_iter().map(PassedFd::into_foreign).collect();
     let told = LaneOut { engine: call.context.0, lane: qpn, side: line, lane_index: number, ..LaneOut::default() };
     pass_on(world, call.context, ContextId(engine), Push { kind: push::DIRECT, reserved: 0, lane: told }, fds);
     Ok(Answer::default())

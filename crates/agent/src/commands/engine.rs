@@ -14,7 +14,7 @@ use shm::wake_word::WAKE_WORD_LEN;
 
 use super::{Answer, Call};
 use crate::engine_link::EngineLink;
-use crate::foreign::{Foreign, Passed};
+use crate::foreign::{Foreign, PassedFd};
 use crate::ids::ContextId;
 use crate::lanes::{LANES_PER_PAIR, LaneEnd, WAKES_PEER};
 use crate::refusal::{Outcome, by_system, refuse};
@@ -89,7 +89,7 @@ pub fn open_lane(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
         shares::room_for_lane(world, me, peer)?;
     }
     let (lane, new) = world.lanes.open((me, peer), lane_index, opener, proxy).map_err(by_system)?;
-    let Opened { out, fds, pushed } = match ends(world, lane, (me, peer), new) {
+    let LaneOpenReply { out, fds, pushed } = match ends(world, lane, (me, peer), new) {
         Ok(opened) => opened,
         Err(refusal) => {
             if new {
@@ -108,7 +108,7 @@ pub fn open_lane(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
 }
 
 /// What LANE_OPEN answers, and what the other engine is told.
-struct Opened {
+struct LaneOpenReply {
     out: LaneOut,
     fds: Vec<OwnedFd>,
     /// The other end, if the lane is new.
@@ -116,12 +116,12 @@ struct Opened {
 }
 
 /// Describes the end of a lane for the engine `me`, and the end of its peer if the lane is new.
-fn ends(world: &mut World, lane: u32, (me, peer): (ContextId, ContextId), new: bool) -> Outcome<Opened> {
+fn ends(world: &mut World, lane: u32, (me, peer): (ContextId, ContextId), new: bool) -> Outcome<LaneOpenReply> {
     let side = world.lanes.side(lane, me);
     let LaneEnd { out, fds } = describe(world, lane, side, me, peer)?;
     let pushed = new.then(|| describe(world, lane, 1 - side, peer, me)).transpose()?;
     let fds: io::Result<_> = fds.iter().map(|fd| world.system.duplicate(fd.as_fd())).collect();
-    Ok(Opened { out, fds: fds.map_err(by_system)?, pushed })
+    Ok(LaneOpenReply { out, fds: fds.map_err(by_system)?, pushed })
 }
 
 /// Describes one end of a lane for the engine `to`.
@@ -148,8 +148,8 @@ fn describe(world: &mut World, lane: u32, side: usize, to: ContextId, other: Con
 
 /// The wake word's memory and the eventfd that wakes the engine. Descriptors of another kind could
 /// make peers wait or fault, and are refused.
-fn two(fds: Vec<Passed>) -> Outcome<(Foreign, Foreign)> {
-    let Ok([wake_word, kick]) = <[Passed; 2]>::try_from(fds) else {
+fn two(fds: Vec<PassedFd>) -> Outcome<(Foreign, Foreign)> {
+    let Ok([wake_word, kick]) = <[PassedFd; 2]>::try_from(fds) else {
         return refuse(Errno::EINVAL, "ENGINE_HELLO comes with two descriptors: the wake word's memory and an eventfd");
     };
     wake_word.memory_of(WAKE_WORD_LEN as u64, "ENGINE_HELLO: the wake word's memory")?;

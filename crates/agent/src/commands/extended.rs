@@ -76,7 +76,7 @@ pub fn create_cq(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
             format!("EX_CREATE_CQ: comp_mask {:#x} or flags {:#x} are not supported", body.comp_mask, body.flags),
         );
     }
-    let wanted = cq::Wanted {
+    let wanted = cq::CqInitAttr {
         user_handle: body.user_handle,
         cqe: body.cqe,
         vector: body.comp_vector,
@@ -102,7 +102,7 @@ pub fn create_qp(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
             format!("EX_CREATE_QP: comp_mask {:#x} or create flags {unknown:#x} are not supported", body.comp_mask),
         );
     }
-    let wanted = qp::Wanted {
+    let wanted = qp::QpInitAttr {
         user_handle: body.user_handle,
         pd: body.pd_handle,
         send_cq: body.send_cq_handle,

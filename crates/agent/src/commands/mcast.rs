@@ -10,11 +10,12 @@ use abi::Errno;
 use abi::mcast::AttachMcast;
 use abi::private::{MCAST_ENGINES_MAX, McastResolve, McastResolveAnswer, mcast_flags};
 use protocol::Service;
+use wire::cm::Gid;
 use wire::grh::{is_beyond_subnet, multicast_scope};
 
 use super::{Answer, Call, find, find_mut};
 use crate::ids::ContextId;
-use crate::objects::groups::{At, Gid, is_multicast};
+use crate::objects::groups::{At, is_multicast};
 use crate::objects::paths::TreeQuestion;
 use crate::refusal::{Outcome, refuse};
 use crate::shares;

@@ -14,7 +14,7 @@ use abi::{Errno, Refusal};
 use super::dm;
 use super::pd::{self, no_handle};
 use super::{Answer, Call, find, find_mut, unused};
-use crate::foreign::Passed;
+use crate::foreign::PassedFd;
 use crate::ids::ContextId;
 use crate::mapped::Mapped;
 use crate::objects::{MemoryKind, Mr, Shared};
@@ -273,7 +273,7 @@ fn check_range(start: u64, length: u64, hca_va: u64, flags: u32) -> Outcome<()> 
 }
 
 /// The memfd, if the private tail announces one.
-fn handed_over(said: &MrIn, mut fds: Vec<Passed>, length: u64) -> Outcome<Option<Shared>> {
+fn handed_over(said: &MrIn, mut fds: Vec<PassedFd>, length: u64) -> Outcome<Option<Shared>> {
     let wanted = usize::from(said.flags & mr_flags::MEMFD != 0);
     if fds.len() != wanted {
         return refuse(

@@ -29,7 +29,7 @@ use crate::world::World;
 
 /// The parameters of both forms of CREATE_QP.
 #[derive(Debug, Clone, Copy)]
-pub struct Wanted {
+pub struct QpInitAttr {
     /// The client's name for it.
     pub user_handle: u64,
     /// PD handle; for an XRC target, the handle of the domain.
@@ -59,7 +59,7 @@ pub struct Wanted {
 /// CREATE_QP.
 pub fn create(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
     let body: CreateQp = call.body()?;
-    let wanted = Wanted {
+    let wanted = QpInitAttr {
         user_handle: body.user_handle,
         pd: body.pd_handle,
         send_cq: body.send_cq_handle,
@@ -91,7 +91,11 @@ fn take_number(world: &mut World, owner: ContextId, domain: Option<u32>) -> Outc
 
 /// Creates a QP. Returns its answer, its tail, and the descriptor of its region if the region is
 /// new to the client.
-pub fn make(world: &mut World, owner: ContextId, wanted: &Wanted) -> Outcome<(CreateQpAnswer, QpOut, Option<OwnedFd>)> {
+pub fn make(
+    world: &mut World,
+    owner: ContextId,
+    wanted: &QpInitAttr,
+) -> Outcome<(CreateQpAnswer, QpOut, Option<OwnedFd>)> {
     let service = service_of(wanted.qp_type)?;
     let (wanted, domain) = &parts(world, owner, service, wanted)?;
     let device = world.device_of(owner);
@@ -164,13 +168,13 @@ fn link_of(device: &Device, service: Service, qp_type: u8) -> Outcome<u32> {
 
 /// Finds the objects that a QP uses. Returns the parameters that apply to its service, and the
 /// domain of an XRC target.
-fn parts(world: &World, owner: ContextId, service: Service, wanted: &Wanted) -> Outcome<(Wanted, Option<u32>)> {
-    let nothing_received = Wanted { recv_cq: 0, srq: None, max_recv_wr: 0, max_recv_sge: 0, ..*wanted };
+fn parts(world: &World, owner: ContextId, service: Service, wanted: &QpInitAttr) -> Outcome<(QpInitAttr, Option<u32>)> {
+    let nothing_received = QpInitAttr { recv_cq: 0, srq: None, max_recv_wr: 0, max_recv_sge: 0, ..*wanted };
     match service {
         Service::XrcTgt => {
             let domain = find(&world.tables.xrcds, owner, wanted.pd, Kind::Xrcd)?.domain;
             let nothing =
-                Wanted { send_cq: 0, max_send_wr: 0, max_send_sge: 0, max_inline_data: 0, ..nothing_received };
+                QpInitAttr { send_cq: 0, max_send_wr: 0, max_send_sge: 0, max_inline_data: 0, ..nothing_received };
             return Ok((nothing, Some(domain)));
         }
         Service::XrcIni => {
@@ -314,7 +318,7 @@ impl Shape {
         (answer, out)
     }
 
-    fn new(device: &Device, service: Service, wanted: &Wanted) -> Outcome<Self> {
+    fn new(device: &Device, service: Service, wanted: &QpInitAttr) -> Outcome<Self> {
         let limits = &device.limits;
         let mut checks = vec![
             ("max_send_wr", wanted.max_send_wr, limits.max_qp_wr),

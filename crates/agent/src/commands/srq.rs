@@ -22,7 +22,7 @@ use crate::world::World;
 
 /// The parameters of both forms of the command.
 #[derive(Debug, Clone, Copy)]
-pub struct Wanted {
+pub struct SrqInitAttr {
     /// The client's name for it.
     pub user_handle: u64,
     /// PD handle.
@@ -40,7 +40,7 @@ pub struct Wanted {
 /// CREATE_SRQ.
 pub fn create(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
     let body: CreateSrq = call.body()?;
-    let wanted = Wanted {
+    let wanted = SrqInitAttr {
         user_handle: body.user_handle,
         pd: body.pd_handle,
         max_wr: body.max_wr,
@@ -53,7 +53,7 @@ pub fn create(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
 }
 
 /// Checks the size and the limit of a new SRQ.
-fn check_size(limits: &Limits, wanted: &Wanted) -> Outcome<()> {
+fn check_size(limits: &Limits, wanted: &SrqInitAttr) -> Outcome<()> {
     within("max_wr", wanted.max_wr, limits.max_srq_wr)?;
     within("max_sge", wanted.max_sge, limits.max_srq_sge)?;
     if wanted.limit > wanted.max_wr {
@@ -70,11 +70,11 @@ fn check_size(limits: &Limits, wanted: &Wanted) -> Outcome<()> {
 pub fn make(
     world: &mut World,
     owner: ContextId,
-    wanted: Wanted,
+    wanted: SrqInitAttr,
 ) -> Outcome<(CreateSrqAnswer, SrqOut, Option<OwnedFd>)> {
     find(&world.tables.pds, owner, wanted.pd, Kind::Pd)?;
     // As adapters do: an SRQ whose requests only count WRITEs with immediate data needs no room.
-    let wanted = Wanted { max_sge: wanted.max_sge.max(1), ..wanted };
+    let wanted = SrqInitAttr { max_sge: wanted.max_sge.max(1), ..wanted };
     check_size(&world.device_of(owner).limits, &wanted)?;
     shares::room_for(world, owner, Kind::Srq)?;
     let max_wr = wanted.max_wr.next_power_of_two();

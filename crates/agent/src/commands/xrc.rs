@@ -15,8 +15,8 @@ use super::pd::no_handle;
 use super::srq;
 use super::{Answer, Call, find, find_mut, qp, target, unused};
 use crate::ids::ContextId;
-use crate::objects::domains::File;
-use crate::objects::{Opened, Xrc, Xrcd};
+use crate::objects::domains::XrcdFile;
+use crate::objects::{OpenedQp, Xrc, Xrcd};
 use crate::refusal::{Outcome, refuse};
 use crate::shares;
 use crate::table::Kind;
@@ -39,7 +39,7 @@ pub fn open(world: &mut World, call: &mut Call<'_>) -> Outcome<Answer> {
         (_, None) => return refuse(Errno::EBADF, "the file that names the XRC domain did not come along"),
         // As in the kernel, the file may be open in any mode except O_PATH, which needs no right to
         // the file.
-        (_, Some(fd)) => Some(File { inode: fd.inode()?, _fd: fd.into_foreign() }),
+        (_, Some(fd)) => Some(XrcdFile { inode: fd.inode()?, _fd: fd.into_foreign() }),
     };
     let found = file.as_ref().and_then(|file| world.tables.domains.of_file(device, file.inode));
     match found {
@@ -92,7 +92,7 @@ pub fn create_srq(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
         TAG_MATCHING => return refuse(Errno::EOPNOTSUPP, "the device does not match tags"),
         other => return refuse(Errno::EINVAL, format!("SRQ type {other} does not exist")),
     };
-    let wanted = srq::Wanted {
+    let wanted = srq::SrqInitAttr {
         user_handle: body.user_handle,
         pd: body.pd_handle,
         max_wr: body.max_wr,
@@ -117,7 +117,7 @@ pub fn open_qp(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
     let Some(handle) = world
         .tables
         .opened
-        .insert(owner, Opened { qp: (holder, qp), xrcd: body.pd_handle, user_handle: body.user_handle })
+        .insert(owner, OpenedQp { qp: (holder, qp), xrcd: body.pd_handle, user_handle: body.user_handle })
     else {
         return Err(no_handle(Kind::Opened));
     };

@@ -2,7 +2,7 @@
 //! run` asks for them after its program has ended.
 //!
 //! `softhca fault list` does not show these rules. The number of rules kept is bounded, per user
-//! and in total. The principal type is [`Ended`].
+//! and in total. The principal type is [`EndedRules`].
 
 use std::collections::VecDeque;
 
@@ -30,11 +30,11 @@ pub(super) struct Row {
 
 /// The rules of programs that have ended, oldest first.
 #[derive(Debug, Default)]
-pub(super) struct Ended {
+pub(super) struct EndedRules {
     rows: VecDeque<Row>,
 }
 
-impl Ended {
+impl EndedRules {
     /// Keeps a rule that has acted, and adds it to the same rule of an earlier open of this
     /// program. If the user has too many rules, the user's oldest rule is removed. If all users
     /// together have too many, the oldest rule of all is removed.
@@ -79,7 +79,7 @@ mod tests {
 
     #[test]
     fn a_program_that_opens_often_has_one_row_for_each_rule() {
-        let mut ended = Ended::default();
+        let mut ended = EndedRules::default();
         (1..=2 * KEPT_OF_ONE as u32).for_each(|id| ended.keep(row_of(1, 7, id)));
         ended.keep(row_of(1, 8, 5));
         let all: u64 = (1..=2 * KEPT_OF_ONE as u64).sum();
@@ -90,7 +90,7 @@ mod tests {
 
     #[test]
     fn one_user_does_not_push_out_the_rules_of_others() {
-        let mut ended = Ended::default();
+        let mut ended = EndedRules::default();
         let row = |uid, id| row_of(uid, id, id);
         ended.keep(row(1, 0));
         assert!(ended.show(Asker::Root).is_empty(), "a rule that never acted is not kept");

@@ -11,9 +11,9 @@ use mad::{client, transactions};
 use wire::mad::{CLASS_SUBN_DIRECTED, CLASS_SUBN_LID, LEN};
 
 use super::Mads;
-use super::file::File;
+use super::file::UmadFile;
 use super::managed::has_subnet_management;
-use super::port::Owner;
+use super::port::RegistrationOwner;
 use super::way::{PortId, Way};
 use crate::world::World;
 
@@ -25,7 +25,7 @@ const SHORTEST: usize = 36;
 
 /// An attempt to open `issmN`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Opened {
+pub(crate) enum IssmOpen {
     /// It is open.
     Now,
     /// Another program has it open, and the connection waits.
@@ -47,7 +47,7 @@ impl Mads {
         if key == Key::default() || self.keys.contains_key(&key) {
             return Err(Errno::EIO);
         }
-        self.files.insert(name, File::new(who, at, key));
+        self.files.insert(name, UmadFile::new(who, at, key));
         self.keys.insert(key, name);
         Ok(key)
     }
@@ -76,7 +76,7 @@ impl Mads {
         name: u32,
         at: PortId,
         nonblocking: bool,
-    ) -> Result<Opened, Errno> {
+    ) -> Result<IssmOpen, Errno> {
         if !has_subnet_management(world, at.device, at.port) {
             return Err(Errno::ENODEV);
         }
@@ -85,13 +85,13 @@ impl Mads {
             Some(_) if nonblocking => Err(Errno::EAGAIN),
             Some(_) => {
                 port.candidates.push_back(name);
-                Ok(Opened::Later)
+                Ok(IssmOpen::Later)
             }
             None => {
                 port.manager = Some(name);
                 self.show_manager(world, at, true);
                 self.settle(world);
-                Ok(Opened::Now)
+                Ok(IssmOpen::Now)
             }
         }
     }
@@ -144,7 +144,7 @@ impl Mads {
 
     /// How long the headers of a file's messages are; 0 if there is no such file.
     pub(crate) fn header_len(&self, key: &Key) -> usize {
-        self.keys.get(key).and_then(|name| self.files.get(name)).map_or(0, File::header_len)
+        self.keys.get(key).and_then(|name| self.files.get(name)).map_or(0, UmadFile::header_len)
     }
 
     fn register_agent(&mut self, world: &World, name: u32, argument: &mut [u8]) -> Result<(), Errno> {
@@ -187,8 +187,10 @@ impl Mads {
         let port = self.ports.get(&file.at)?;
         let (method, registration) = port.table.holder(&interest)?;
         let (pid, uid) = match port.registered.get(&registration)?.owner {
-            Owner::File(name, _) => self.files.get(&name).map(|file| (file.pid, file.uid))?,
-            Owner::Manager | Owner::Asker => (std::process::id(), rustix::process::geteuid().as_raw()),
+            RegistrationOwner::File(name, _) => self.files.get(&name).map(|file| (file.pid, file.uid))?,
+            RegistrationOwner::Manager | RegistrationOwner::Asker => {
+                (std::process::id(), rustix::process::geteuid().as_raw())
+            }
         };
         Some(Holder { pid, uid, method: method.into(), reserved: 0 })
     }
@@ -211,7 +213,7 @@ impl Mads {
             return Err(Errno::ENOMEM);
         }
         let port = self.ports.get_mut(&at).ok_or(Errno::ENODEV)?;
-        let agent = port.register(interest, Owner::File(name, id as u32)).map_err(|refusal| {
+        let agent = port.register(interest, RegistrationOwner::File(name, id as u32)).map_err(|refusal| {
             tracing::debug!(uid, "a registration for MADs is refused: {refusal}");
             if refusal == dispatch::Refusal::Full { Errno::ENOMEM } else { Errno::EINVAL }
         })?;

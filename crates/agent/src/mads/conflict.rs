@@ -1,5 +1,5 @@
 //! Addresses that several ports name: which port has such an address, and who else names it. Whose
-//! ports these are is in `conflicts.rs`. Principal type: [`Conflict`].
+//! ports these are is in `conflicts.rs`. Principal type: [`AddressConflict`].
 
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;
@@ -22,7 +22,7 @@ pub(super) struct Claim {
 
 /// An address that two ports name.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Conflict {
+pub(super) struct AddressConflict {
     /// `ip` or `gid`.
     pub(super) kind: &'static str,
     pub(super) value: String,
@@ -32,7 +32,7 @@ pub(super) struct Conflict {
     pub(super) other: String,
 }
 
-impl fmt::Display for Conflict {
+impl fmt::Display for AddressConflict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { kind, value, port, other } = self;
         let kind = if *kind == "ip" { "the IP address" } else { "the GID" };
@@ -41,7 +41,7 @@ impl fmt::Display for Conflict {
 }
 
 /// The conflicts between ports, of which the first one gets the address.
-pub(super) fn between(claims: &[Claim]) -> Vec<Conflict> {
+pub(super) fn between(claims: &[Claim]) -> Vec<AddressConflict> {
     let (mut ips, mut gids) = (HashMap::new(), HashMap::new());
     let mut found = BTreeSet::new();
     for claim in claims {
@@ -68,9 +68,9 @@ fn first_of<'a, K: Hash + Eq>(known: &mut HashMap<K, &'a Claim>, key: K, claim: 
     (!std::ptr::eq(first, claim)).then_some(first)
 }
 
-fn add(found: &mut BTreeSet<Conflict>, (kind, value): (&'static str, String), (first, other): (&Claim, &Claim)) {
+fn add(found: &mut BTreeSet<AddressConflict>, (kind, value): (&'static str, String), (first, other): (&Claim, &Claim)) {
     if found.len() < MOST {
-        found.insert(Conflict { kind, value, port: first.port.clone(), other: other.port.clone() });
+        found.insert(AddressConflict { kind, value, port: first.port.clone(), other: other.port.clone() });
     }
 }
 
@@ -91,7 +91,7 @@ mod tests {
     fn told(claims: &[Claim]) -> Vec<String> {
         between(claims)
             .into_iter()
-            .map(|Conflict { kind, port, other, .. }| format!("{kind}: {port}, {other}"))
+            .map(|AddressConflict { kind, port, other, .. }| format!("{kind}: {port}, {other}"))
             .collect()
     }
 

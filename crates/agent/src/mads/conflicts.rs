@@ -1,17 +1,17 @@
-//! Ports of several agents with one IP address or one GID. Each [`Conflict`] is logged once. Which
-//! ports other agents name is in [`super::remotes`]. Adds to [`Mads`].
+//! Ports of several agents with one IP address or one GID. Each [`AddressConflict`] is logged once.
+//! Which ports other agents name is in [`super::remotes`]. Adds to [`Mads`].
 
 use serde_json::{Value, json};
 
 use super::Mads;
-use super::conflict::{Claim, Conflict, MOST, between};
+use super::conflict::{AddressConflict, Claim, MOST, between};
 use super::trace::name;
 use super::travel::{find_port, port_of};
 use crate::world::World;
 
 impl Mads {
     /// The conflicts between this agent's ports, which come first, and those of other agents.
-    fn conflicts(&self, world: &World) -> Vec<Conflict> {
+    fn conflicts(&self, world: &World) -> Vec<AddressConflict> {
         let Some(fabric) = &self.fabric else { return Vec::new() };
         let own = fabric.ends.iter().filter_map(|(at, end)| {
             let port = port_of(world, *at)?;
@@ -44,7 +44,8 @@ impl Mads {
 
     /// The conflicts, for `softhca subnet`.
     pub(super) fn conflicts_for_operator(&self, world: &World) -> Value {
-        let told = |Conflict { kind, value, port, other }| json!({ (kind): value, "port": port, "other": other });
+        let told =
+            |AddressConflict { kind, value, port, other }| json!({ (kind): value, "port": port, "other": other });
         self.conflicts(world).into_iter().map(told).collect()
     }
 }

@@ -19,12 +19,12 @@ use wire::smp::{Capability, PortInfo};
 
 use super::Mads;
 use super::managed::{change_of, change_of_link};
-use super::packet::{Shown, packet_of};
+use super::packet::{PortPacket, packet_of};
 use super::remote_lids::Remotes;
 use super::travel::{find_port, inner, port_of};
 use super::way::{Datagram, PortId, Way};
 use crate::device::Device;
-use crate::management::Arrived;
+use crate::management::ReceivedMad;
 use crate::port_change::PortChange;
 use crate::world::World;
 
@@ -122,7 +122,7 @@ impl Mads {
         if world.captures.watchers().have_users()
             && let Some(frame) = packet.to_frame()
         {
-            self.show_to_user(world, datagram.owner, &Shown { at: datagram.at, sent: true, frame: &frame });
+            self.show_to_user(world, datagram.owner, &PortPacket { at: datagram.at, sent: true, frame: &frame });
         }
         true
     }
@@ -203,7 +203,7 @@ impl Mads {
             && let Some(frame) = delivered.datagram.to_frame()
         {
             let uid = self.reader(at, *dest_qp, mad);
-            self.show_to_user(world, uid, &Shown { at, sent: false, frame: &frame });
+            self.show_to_user(world, uid, &PortPacket { at, sent: false, frame: &frame });
         }
         if *dest_qp == 1 && wire::mad::Header::of(mad).class == CLASS_CM {
             let sender = find_port(world, |port| port.lid.is_some_and(|lid| lid.all().contains(slid)));
@@ -218,7 +218,7 @@ impl Mads {
             };
             let router = routed.map_or((0, 0), |_| (*slid, *sl));
             let arrived = from.and_then(|from| inner(from, to, *pkey, mad));
-            self.results.for_manager.extend(arrived.map(|arrived| Arrived { router, ..arrived }));
+            self.results.for_manager.extend(arrived.map(|arrived| ReceivedMad { router, ..arrived }));
             return;
         }
         if !self.hand_over(at, *dest_qp, from, mad)

@@ -1,5 +1,5 @@
 //! An open `umadN`: its registrations, and the datagrams that wait for its program. The principal
-//! type is [`File`].
+//! type is [`UmadFile`].
 
 use std::collections::VecDeque;
 
@@ -17,7 +17,7 @@ const WAITING_BYTES_MAX: usize = 4 << 20;
 
 /// One open file.
 #[derive(Debug)]
-pub(super) struct File {
+pub(super) struct UmadFile {
     pub(super) uid: u32,
     /// The process that has opened it.
     pub(super) pid: u32,
@@ -34,7 +34,7 @@ pub(super) struct File {
     passed: usize,
 }
 
-impl File {
+impl UmadFile {
     /// A file without registrations.
     pub(super) fn new((pid, uid): (u32, u32), at: PortId, key: Key) -> Self {
         let agents = [None; AGENTS_MAX];

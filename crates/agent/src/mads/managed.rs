@@ -34,7 +34,7 @@ pub(super) struct ManagedDevice {
 }
 
 /// What a request to the agent of subnet management led to.
-pub(super) struct Outcome {
+pub(super) struct SmpOutcome {
     pub(super) handled: Handled,
     /// Ports of the device have changed.
     pub(super) changed: bool,
@@ -87,7 +87,14 @@ impl ManagedDevice {
 
     /// Carries out a request of a subnet manager that arrived at a port. If the device cannot have
     /// a value, nothing changes, and the answer says so.
-    pub(super) fn manage(&mut self, world: &mut World, device: usize, port: u8, smp: &Smp, now: Duration) -> Outcome {
+    pub(super) fn manage(
+        &mut self,
+        world: &mut World,
+        device: usize,
+        port: u8,
+        smp: &Smp,
+        now: Duration,
+    ) -> SmpOutcome {
         if let Some(present) = world.devices.get(device) {
             self.refresh(present);
         }
@@ -114,7 +121,7 @@ impl ManagedDevice {
                 }
             }
         }
-        Outcome { handled, changed }
+        SmpOutcome { handled, changed }
     }
 }
 

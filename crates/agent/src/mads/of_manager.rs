@@ -9,10 +9,10 @@ use mad::transactions::Registration;
 use wire::mad::{Header, Mad};
 
 use super::Mads;
-use super::port::Owner;
+use super::port::RegistrationOwner;
 use super::travel::port_of;
 use super::way::{Datagram, Way};
-use crate::outward::{Answer, Kind, Outward, Route};
+use crate::outward::{GrhFields, Outward, OutwardKind, SaReply};
 use crate::world::World;
 
 /// A request is sent again after this time, as often as its time allows.
@@ -29,7 +29,7 @@ impl Mads {
             let Outward { from: at, path_bits, lid, sl, pkey, route, mad, kind } = outward;
             let Some(pkey_index) = port_of(world, at).and_then(|port| port.pkeys.index_of(pkey)) else { continue };
             let to = Way { sl, path_bits, pkey_index, ..Way::to_lid(lid, 1) };
-            let to = route.map_or(to, |Route { dgid, hop_limit, traffic_class, flow_label }| Way {
+            let to = route.map_or(to, |GrhFields { dgid, hop_limit, traffic_class, flow_label }| Way {
                 gid: dgid,
                 hop_limit,
                 traffic_class,
@@ -37,11 +37,11 @@ impl Mads {
                 ..to
             });
             match kind {
-                Kind::Message(owner) if !self.travelling.is_crowded(owner) => {
+                OutwardKind::Message(owner) if !self.travelling.is_crowded(owner) => {
                     self.travelling.push(Datagram { at, qpn: 1, to, mad, owner });
                 }
-                Kind::Message(_) => {}
-                Kind::Question(timeout) => self.ask(at, to, &mad, timeout),
+                OutwardKind::Message(_) => {}
+                OutwardKind::Question(timeout) => self.ask(at, to, &mad, timeout),
             }
         }
         self.settle(world);
@@ -51,13 +51,13 @@ impl Mads {
     fn ask(&mut self, at: super::PortId, to: Way, mad: &Mad, timeout: Duration) {
         let now = self.now();
         let Some(port) = self.ports.get_mut(&at) else { return };
-        let asker = port.registered.iter_mut().find(|(_, registered)| registered.owner == Owner::Asker);
+        let asker = port.registered.iter_mut().find(|(_, registered)| registered.owner == RegistrationOwner::Asker);
         let Some((registration, registered)) = asker else { return };
         let wait = timeout.clamp(Duration::from_millis(1), AGAIN);
         let retries = (timeout.as_millis() / AGAIN.as_millis()).min(60) as u32;
         if registered.client.send(to, mad, wait, retries, now).is_err() {
             let transaction = Header::of(mad).transaction as u32;
-            self.results.answers.push(Answer { transaction, mad: None });
+            self.results.answers.push(SaReply { transaction, mad: None });
         }
         let registration: Registration = *registration;
         self.follow_client(at, registration);
@@ -71,6 +71,6 @@ impl Mads {
         };
         let Some(mad) = message.first_chunk() else { return };
         let transaction = Header::of(mad).transaction as u32;
-        self.results.answers.push(Answer { transaction, mad: is_answer.then_some(*mad) });
+        self.results.answers.push(SaReply { transaction, mad: is_answer.then_some(*mad) });
     }
 }

@@ -1,5 +1,5 @@
 //! Management datagrams as packets of a port's link, and how captures show them. Principal type:
-//! [`Shown`].
+//! [`PortPacket`].
 
 use abi::capture::{CaptureRecord, path, record_flag};
 use subnet::frame::Frame;
@@ -11,7 +11,7 @@ use super::way::{Datagram, PortId};
 use crate::device::Port;
 
 /// A packet at a port.
-pub(super) struct Shown<'a> {
+pub(super) struct PortPacket<'a> {
     pub(super) at: PortId,
     /// Whether the port has sent it.
     pub(super) sent: bool,
@@ -45,7 +45,7 @@ pub(super) fn packet_of(port: &Port, datagram: &Datagram) -> managed::Datagram {
     }
 }
 
-impl Shown<'_> {
+impl PortPacket<'_> {
     pub(super) fn record(&self) -> CaptureRecord {
         let lrh = self.frame.lrh;
         let grh = self.frame.grh();

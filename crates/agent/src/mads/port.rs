@@ -17,7 +17,7 @@ use super::way::Way;
 
 /// The owner of a registration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Owner {
+pub(super) enum RegistrationOwner {
     /// The connection manager of this agent.
     Manager,
     /// Its client of subnet administration.
@@ -29,7 +29,7 @@ pub(super) enum Owner {
 /// A registration.
 #[derive(Debug)]
 pub(super) struct Registered {
-    pub(super) owner: Owner,
+    pub(super) owner: RegistrationOwner,
     pub(super) qpn: u32,
     pub(super) client: Client<Way>,
     /// How many of the client's bytes count for its user.
@@ -60,14 +60,14 @@ impl PortServices {
         const SEND: u128 = 1 << wire::mad::METHOD_SEND;
         let interest = Interest { qpn: 1, class: CLASS_CM, version: VERSION, methods: SEND, ..Interest::default() };
         // An empty table has room.
-        let _ = port.register(interest, Owner::Manager);
+        let _ = port.register(interest, RegistrationOwner::Manager);
         let interest = Interest { class: CLASS_SA, version: sa::CLASS_VERSION, methods: 0, ..interest };
-        let _ = port.register(interest, Owner::Asker);
+        let _ = port.register(interest, RegistrationOwner::Asker);
         port
     }
 
     /// Registers a client.
-    pub(super) fn register(&mut self, interest: Interest, owner: Owner) -> Result<Registration, Refusal> {
+    pub(super) fn register(&mut self, interest: Interest, owner: RegistrationOwner) -> Result<Registration, Refusal> {
         let registration = self.table.register(interest)?;
         let rmpp = interest.rmpp_version != 0 && !interest.user_rmpp;
         let client = Client::new(registration, rmpp, MESSAGE_MAX);

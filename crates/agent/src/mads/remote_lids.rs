@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use subnet::fabric::End;
 use subnet::tunnel::reach::Reached;
 
-use super::conflict::Conflict;
+use super::conflict::AddressConflict;
 
 /// What other agents have said.
 #[derive(Debug, Default)]
@@ -18,7 +18,7 @@ pub(super) struct Remotes {
     /// continue when packets pass again.
     pub(super) slots: BTreeMap<u16, u32>,
     /// The conflicts that are in the log.
-    pub(super) logged: BTreeSet<Conflict>,
+    pub(super) logged: BTreeSet<AddressConflict>,
 }
 
 impl Remotes {

@@ -7,11 +7,11 @@ use std::collections::BTreeMap;
 use sm::groups::Routed;
 use subnet::Managed;
 use subnet::managed::routed_groups::{Duty, InSubnet};
+use wire::cm::Gid;
 use wire::sa::McMemberRecord;
 
 use super::Mads;
 use super::own_manager::OwnManager;
-use crate::objects::groups::Gid;
 
 /// A group in each of its subnets, by their prefixes.
 type Subnets = BTreeMap<u64, Routed>;

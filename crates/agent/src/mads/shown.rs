@@ -8,7 +8,7 @@ use wire::mad::Mad;
 use wire::smp::PERMISSIVE_LID;
 
 use super::Mads;
-use super::packet::{Shown, packet_of};
+use super::packet::{PortPacket, packet_of};
 use super::travel::port_of;
 use super::way::{Datagram, PortId};
 use crate::world::World;
@@ -18,13 +18,13 @@ impl Mads {
     pub(super) fn show_seen(&self, world: &World, end: End, sent: bool, frame: &Frame) {
         let at = self.fabric.as_ref().and_then(|fabric| fabric.port_at(end));
         if let Some(at) = at {
-            let shown = Shown { at, sent, frame };
+            let shown = PortPacket { at, sent, frame };
             world.captures.watchers().show_root(&shown.record(), frame.body(), "");
         }
     }
 
     /// Shows a packet to the user whose program sends or gets it.
-    pub(super) fn show_to_user(&self, world: &World, uid: u32, shown: &Shown<'_>) {
+    pub(super) fn show_to_user(&self, world: &World, uid: u32, shown: &PortPacket<'_>) {
         world.captures.watchers().show_user(uid, &shown.record(), shown.frame.body(), "");
     }
 
@@ -42,7 +42,7 @@ impl Mads {
         let Some(frame) = packet.to_frame() else { return };
         let receiver = self.reader(target, datagram.qpn, &datagram.mad);
         for (at, sent, uid) in [(datagram.at, true, datagram.owner), (target, false, receiver)] {
-            let shown = Shown { at, sent, frame: &frame };
+            let shown = PortPacket { at, sent, frame: &frame };
             watchers.show_root(&shown.record(), frame.body(), "");
             self.show_to_user(world, uid, &shown);
         }

@@ -45,7 +45,7 @@ impl Bench {
     }
 
     fn of(config: Config) -> Self {
-        let config = Config { wire: crate::config::Wire::Off, ..config };
+        let config = Config { wire: crate::config::WireMode::Off, ..config };
         let world = World::new(&config, "a test").expect("a world");
         let mads = Mads::new(&world, &config).expect("no topology");
         Self { world, mads, last: 0 }
@@ -285,10 +285,10 @@ fn one_manager_is_at_a_port_and_the_capability_mask_says_so() {
     const MANAGER: u32 = 1 << 1;
     let mut bench = Bench::new();
     let mask = |bench: &Bench| bench.world.devices[0].port_attributes(1).expect("port 1").port_cap_flags;
-    assert_eq!(bench.mads.open_manager(&mut bench.world, 50, A, false), Ok(Opened::Now));
+    assert_eq!(bench.mads.open_manager(&mut bench.world, 50, A, false), Ok(IssmOpen::Now));
     assert_eq!(mask(&bench) & MANAGER, MANAGER);
     assert_eq!(bench.mads.open_manager(&mut bench.world, 51, A, true), Err(Errno::EAGAIN));
-    assert_eq!(bench.mads.open_manager(&mut bench.world, 52, A, false), Ok(Opened::Later));
+    assert_eq!(bench.mads.open_manager(&mut bench.world, 52, A, false), Ok(IssmOpen::Later));
     assert_eq!(bench.mads.open_manager(&mut bench.world, 53, ETHERNET, false), Err(Errno::ENODEV));
     bench.mads.take_results();
     bench.mads.close(&mut bench.world, 50);
@@ -306,7 +306,7 @@ fn a_manager_gets_the_trap_of_another_port_until_it_represses_it() {
     let manager = bench.open(A);
     let methods = 1 << METHOD_TRAP | 1 << METHOD_GET;
     let id = bench.register(&manager, 0, CLASS_SUBN_LID, methods).expect("registered");
-    assert_eq!(bench.mads.open_manager(&mut bench.world, 60, B, false), Ok(Opened::Now));
+    assert_eq!(bench.mads.open_manager(&mut bench.world, 60, B, false), Ok(IssmOpen::Now));
     let trap = |bench: &mut Bench| {
         bench.mads.on_time(&mut bench.world);
         bench.read(&manager)
@@ -335,7 +335,7 @@ fn a_manager_gets_the_trap_of_another_port_until_it_represses_it() {
 fn a_trap_without_a_manager_does_not_keep_the_agent_awake() {
     let mut bench = Bench::new();
     bench.world.devices[1].ports[0].subnet.sm_lid = Some(0);
-    assert_eq!(bench.mads.open_manager(&mut bench.world, 60, B, false), Ok(Opened::Now));
+    assert_eq!(bench.mads.open_manager(&mut bench.world, 60, B, false), Ok(IssmOpen::Now));
     bench.mads.on_time(&mut bench.world);
     assert_eq!(bench.mads.next_time(), None);
 }

@@ -11,7 +11,7 @@ use super::fabric::Fabric;
 use super::way::PortId;
 use crate::ids::ContextId;
 use crate::objects::groups::At;
-use crate::objects::paths::Route;
+use crate::objects::paths::GlobalRoute;
 use crate::objects::traffic::Flow;
 use crate::world::World;
 
@@ -53,7 +53,7 @@ impl Mads {
 
 impl Fabric {
     /// The GRH by which routers forward packets of an end port.
-    pub(super) fn grh(&self, from: End, &(dgid, hop_limit, traffic_class): &Route) -> Option<Grh> {
+    pub(super) fn grh(&self, from: End, &(dgid, hop_limit, traffic_class): &GlobalRoute) -> Option<Grh> {
         let sgid = self.managed.fabric().port(from).map(|port| port.settings().identity.gid()).unwrap_or_default();
         (dgid != [0; 16]).then(|| Grh { sgid, dgid, hop_limit, traffic_class, ..Grh::default() })
     }

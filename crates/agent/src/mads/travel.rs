@@ -13,12 +13,12 @@ use wire::pkey;
 use wire::smp::{PERMISSIVE_LID, SmInfo, Smp};
 
 use super::managed::is_up;
-use super::port::Owner;
+use super::port::RegistrationOwner;
 use super::way::{Datagram, PortId, Way};
 use super::{Mads, Outgoing};
 use crate::device::Port;
 use crate::lids;
-use crate::management::{self, Addressing, Arrived};
+use crate::management::{self, Addressing, ReceivedMad};
 use crate::world::World;
 
 /// The errno of a request without an answer.
@@ -32,14 +32,14 @@ impl Mads {
         let Some(registered) = self.ports.get_mut(&at).and_then(|port| port.registered.get_mut(&registration)) else {
             return;
         };
-        if registered.owner == Owner::Asker {
+        if registered.owner == RegistrationOwner::Asker {
             let sent = std::iter::from_fn(|| registered.client.poll_transmit());
             let sent = sent.map(|(to, mad)| Datagram { at, qpn: registered.qpn, to, mad, owner: 0 });
             sent.for_each(|datagram| self.travelling.push(datagram));
             let heard: Vec<Event<Way>> = std::iter::from_fn(|| registered.client.poll_event()).collect();
             return heard.iter().for_each(|event| self.keep_answer(event));
         }
-        let Owner::File(name, id) = registered.owner else { return };
+        let RegistrationOwner::File(name, id) = registered.owner else { return };
         let Some(file) = self.files.get_mut(&name) else { return };
         while let Some((to, mad)) = registered.client.poll_transmit() {
             self.travelling.push(Datagram { at, qpn: registered.qpn, to, mad, owner: file.uid });
@@ -178,7 +178,7 @@ impl Mads {
     }
 
     /// A datagram of another host has arrived.
-    pub(super) fn arrive_from_host(&mut self, world: &mut World, arrived: &Arrived) {
+    pub(super) fn arrive_from_host(&mut self, world: &mut World, arrived: &ReceivedMad) {
         let is_there = |port: &Port| port.gids.iter().any(|(_, entry)| entry.gid == arrived.to);
         let Some(at) = find_port(world, is_there) else { return };
         let Some(port) = port_of(world, at) else { return };
@@ -229,8 +229,8 @@ impl Mads {
         let Some(registration) = port.table.find(qpn, mad) else { return false };
         if let Some(registered) = port.registered.get_mut(&registration) {
             let uid = match registered.owner {
-                Owner::File(name, _) => self.files.get(&name).map(|file| file.uid),
-                Owner::Manager | Owner::Asker => None,
+                RegistrationOwner::File(name, _) => self.files.get(&name).map(|file| file.uid),
+                RegistrationOwner::Manager | RegistrationOwner::Asker => None,
             };
             // A user who keeps too much gets nothing more until its programs read.
             if uid.is_some_and(|uid| !self.accounts.has_room(uid, LEN)) {
@@ -301,9 +301,9 @@ pub(super) fn port_of(world: &World, at: PortId) -> Option<&Port> {
 }
 
 /// A datagram inside of this agent for its connection manager, as if it had arrived.
-pub(super) fn inner(from: [u8; 16], to: [u8; 16], pkey: u16, mad: &Mad) -> Option<Arrived> {
+pub(super) fn inner(from: [u8; 16], to: [u8; 16], pkey: u16, mad: &Mad) -> Option<ReceivedMad> {
     let from_port = management::SOURCE_PORT;
     let packet = management::emit(&Envelope::new(&from, &to, from_port), pkey, 0, mad)?;
     let head = *packet.first_chunk()?;
-    Some(Arrived { from, to, from_port, id: 0, head, router: (0, 0), mad: *mad })
+    Some(ReceivedMad { from, to, from_port, id: 0, head, router: (0, 0), mad: *mad })
 }

@@ -20,10 +20,10 @@ const FIRST_UMAD: u32 = 0;
 const FIRST_MANAGER: u32 = 64;
 
 /// A port's node: its name, and its minor number.
-type Node = (String, u32);
+type DeviceNode = (String, u32);
 
 /// The nodes of a port.
-fn nodes(devices: &Devices, device: &Device, port: u32) -> impl Iterator<Item = Node> {
+fn nodes(devices: &Devices, device: &Device, port: u32) -> impl Iterator<Item = DeviceNode> {
     let number = devices.mad_number(device.index, port);
     let infiniband = device.port(port).is_ok_and(|port| port.is_infiniband());
     let umad = number.map(|number| (umad_node(number), FIRST_UMAD + number));

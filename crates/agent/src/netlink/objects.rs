@@ -77,11 +77,11 @@ pub(super) struct Cursor {
     port: Option<u32>,
     /// Only the object with this number is wanted.
     only: Option<u32>,
-    place: Place,
+    place: ObjectCursor,
 }
 
 #[derive(Debug)]
-enum Place {
+enum ObjectCursor {
     /// Contexts after this one.
     After(Option<ContextId>),
     /// Objects of a table from this index on.
@@ -94,9 +94,9 @@ impl Cursor {
     /// All objects of a kind. For QPs, only those of `port` if it is given.
     pub(super) fn all(class: Class, device: usize, port: Option<u32>) -> Self {
         let place = match class.what {
-            What::Table(_) => Place::From(0),
-            What::Contexts => Place::After(None),
-            What::Ids => Place::Ids(0),
+            What::Table(_) => ObjectCursor::From(0),
+            What::Contexts => ObjectCursor::After(None),
+            What::Ids => ObjectCursor::Ids(0),
         };
         Self { class, device, port, only: None, place }
     }
@@ -123,7 +123,7 @@ impl Cursor {
             }
         }
         page.close();
-        self.place = Place::Ids(next.unwrap_or(usize::MAX));
+        self.place = ObjectCursor::Ids(next.unwrap_or(usize::MAX));
         next.is_some()
     }
 
@@ -134,7 +134,7 @@ impl Cursor {
             page.close();
             return false;
         };
-        self.place = Place::After(Some(*id));
+        self.place = ObjectCursor::After(Some(*id));
         if context.device == self.device && self.only.is_none_or(|only| only == id.0) {
             page.entry(|to| {
                 to.word(attribute::RES_CTXN, id.0);
@@ -156,7 +156,7 @@ impl Cursor {
     ) -> bool {
         let Some(device) = world.devices.get(self.device) else { return false };
         let mut page = Page { table: None, to, header, device, class: self.class, only: self.only.is_some() };
-        if let Place::Ids(start) = self.place {
+        if let ObjectCursor::Ids(start) = self.place {
             return self.ids_piece(&mut page, start, asker, manager);
         }
         let (mut left, mut slots) = (PIECE, SLOTS);
@@ -166,7 +166,7 @@ impl Cursor {
             }
             slots -= 1;
             match &mut self.place {
-                Place::From(index) => {
+                ObjectCursor::From(index) => {
                     let What::Table(kind) = self.class.what else { break };
                     let Some(found) = world.tables.at(kind, *index) else {
                         page.close();
@@ -185,14 +185,14 @@ impl Cursor {
                         page.entry(|to| object(to, world, context, kind, handle, asker));
                     }
                 }
-                Place::After(before) => {
+                ObjectCursor::After(before) => {
                     left -= 1;
                     let before = *before;
                     if !self.context_piece(&mut page, before, world) {
                         return false;
                     }
                 }
-                Place::Ids(_) => break,
+                ObjectCursor::Ids(_) => break,
             }
         }
         page.close();

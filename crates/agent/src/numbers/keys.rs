@@ -19,14 +19,14 @@ const BLOCK_LEN: u32 = 256;
 #[derive(Debug)]
 pub struct KeySpace {
     pool: Pool,
-    blocks: HashMap<u32, Block>,
-    owners: BTreeMap<ContextId, Owner>,
+    blocks: HashMap<u32, KeyBlock>,
+    owners: BTreeMap<ContextId, ContextKeys>,
     /// Keys whose owner has ended, and how many others still use each.
     shared: BTreeMap<u32, u32>,
 }
 
 #[derive(Debug)]
-struct Block {
+struct KeyBlock {
     /// `None`: the owner has ended, and others use its keys.
     owner: Option<ContextId>,
     generations: [u8; BLOCK_LEN as usize],
@@ -35,7 +35,7 @@ struct Block {
 
 /// The keys of a context.
 #[derive(Debug, Default)]
-struct Owner {
+struct ContextKeys {
     blocks: Vec<u32>,
     /// The order of its newest block, and how many numbers of this block were given out.
     current: Option<(Order, u32)>,
@@ -137,9 +137,9 @@ impl KeySpace {
     }
 }
 
-impl Owner {
+impl ContextKeys {
     /// An index that this context has not had yet, from a new block if necessary.
-    fn fresh(&mut self, owner: ContextId, pool: &mut Pool, blocks: &mut HashMap<u32, Block>) -> Option<u32> {
+    fn fresh(&mut self, owner: ContextId, pool: &mut Pool, blocks: &mut HashMap<u32, KeyBlock>) -> Option<u32> {
         if self.current.is_none_or(|(_, given)| given == BLOCK_LEN) {
             // Also reserves memory for freed indices, so that freeing never fails.
             let room = (self.blocks.len() + 1) * BLOCK_LEN as usize;
@@ -148,7 +148,7 @@ impl Owner {
             blocks.try_reserve(1).ok()?;
             let number = pool.take()?;
             let generations = std::array::from_fn(|_| pool.byte());
-            blocks.insert(number, Block { owner: Some(owner), generations, live: 0 });
+            blocks.insert(number, KeyBlock { owner: Some(owner), generations, live: 0 });
             self.blocks.push(number);
             self.current = Some((pool.order(), 0));
         }

@@ -8,10 +8,10 @@ use crate::ids::ContextId;
 
 /// A domain.
 #[derive(Debug)]
-struct Domain {
+struct XrcDomain {
     device: usize,
     /// The file through which other processes find it.
-    file: Option<File>,
+    file: Option<XrcdFile>,
     handles: u32,
     /// A secret of the processes that have opened the domain; 0 for a private domain.
     token: u64,
@@ -29,7 +29,7 @@ struct Target {
 
 /// The file that names a domain. It is kept open, so that no other file gets its inode.
 #[derive(Debug)]
-pub(crate) struct File {
+pub(crate) struct XrcdFile {
     /// Device and inode.
     pub(crate) inode: (u64, u64),
     pub(crate) _fd: Foreign,
@@ -39,7 +39,7 @@ pub(crate) struct File {
 #[derive(Debug, Default)]
 pub struct Domains {
     last: u32,
-    all: BTreeMap<u32, Domain>,
+    all: BTreeMap<u32, XrcDomain>,
     /// Domains with a file, by device and file.
     by_file: BTreeMap<(usize, (u64, u64)), u32>,
     /// The target QPs, by number.
@@ -55,13 +55,13 @@ impl Domains {
 
     /// Adds a domain. One with a file has a secret. Without randomness there is no sharing: 0 is
     /// the token of a private domain.
-    pub(crate) fn add(&mut self, device: usize, file: Option<File>, secret: impl FnOnce() -> u64) -> u32 {
+    pub(crate) fn add(&mut self, device: usize, file: Option<XrcdFile>, secret: impl FnOnce() -> u64) -> u32 {
         self.last = self.last.wrapping_add(1).max(1);
         let token = if file.is_some() { secret() } else { 0 };
         if let Some(file) = &file {
             self.by_file.insert((device, file.inode), self.last);
         }
-        self.all.insert(self.last, Domain { device, file, handles: 0, token });
+        self.all.insert(self.last, XrcDomain { device, file, handles: 0, token });
         self.last
     }
 
@@ -149,7 +149,7 @@ impl Domains {
         if let Some(domain) = self.all.get_mut(&number) {
             domain.handles -= 1;
             if domain.handles == 0
-                && let Some(Domain { device, file: Some(file), .. }) = self.all.remove(&number)
+                && let Some(XrcDomain { device, file: Some(file), .. }) = self.all.remove(&number)
             {
                 self.by_file.remove(&(device, file.inode));
             }

@@ -3,10 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv6Addr;
 
-use crate::ids::ContextId;
+use wire::cm::Gid;
 
-/// A multicast GID, network order.
-pub type Gid = [u8; 16];
+use crate::ids::ContextId;
 
 /// All groups of all devices, by GID; a member is a context and its QP's handle.
 #[derive(Debug, Default)]

@@ -9,9 +9,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use subnet::NodeId;
 use subnet::fabric::tree::Tree as Copies;
+use wire::cm::Gid;
 
 use super::elsewhere::Elsewhere;
-use super::groups::{At, Gid};
+use super::groups::At;
 use crate::ids::ContextId;
 
 /// Maximum number of paths that are kept for a context. If it asks for more, all are forgotten, and
@@ -29,11 +30,11 @@ pub(crate) struct Question {
     pub(crate) to: At,
     /// The destination LID; 0 stands for the first one of the destination.
     pub(crate) dlid: u16,
-    pub(crate) route: Route,
+    pub(crate) route: GlobalRoute,
 }
 
 /// What routers see: the destination GID, the hop limit, the traffic class. Zeros within the subnet.
-pub(crate) type Route = (Gid, u8, u8);
+pub(crate) type GlobalRoute = (Gid, u8, u8);
 
 /// What passes on a path.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

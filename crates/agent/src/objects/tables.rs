@@ -4,7 +4,7 @@ use super::domains::Domains;
 use super::groups::Groups;
 use super::paths::Paths;
 use super::traffic::Traffic;
-use super::{Ah, Channel, Cq, Dm, Mr, Mw, Opened, Pd, Qp, Srq, Xrcd};
+use super::{Ah, CompletionChannel, Cq, Dm, Mr, Mw, OpenedQp, Pd, Qp, Srq, Xrcd};
 use crate::ids::ContextId;
 use crate::table::{Kind, Table};
 
@@ -19,7 +19,7 @@ pub struct Tables {
     /// Device memory.
     pub dms: Table<Dm>,
     /// Completion channels.
-    pub channels: Table<Channel>,
+    pub channels: Table<CompletionChannel>,
     /// Completion queues.
     pub cqs: Table<Cq>,
     /// Queue pairs.
@@ -31,7 +31,7 @@ pub struct Tables {
     /// Handles of XRC domains.
     pub xrcds: Table<Xrcd>,
     /// Further handles of XRC target queue pairs.
-    pub opened: Table<Opened>,
+    pub opened: Table<OpenedQp>,
     /// XRC domains.
     pub domains: Domains,
     /// Multicast groups.

@@ -10,7 +10,7 @@ use subnet::fabric::{NoPath, Path};
 
 use super::Qp;
 use super::groups::At;
-use super::paths::Route;
+use super::paths::GlobalRoute;
 use crate::ids::ContextId;
 
 /// Maximum number of flows whose path is remembered. The traffic of others is counted at the
@@ -49,7 +49,7 @@ pub(crate) struct Flow {
     pub(crate) pkey: u16,
     /// Of connections: the path MTU. Of lost datagrams: the MTU that they need.
     pub(crate) mtu: u32,
-    pub(crate) route: Route,
+    pub(crate) route: GlobalRoute,
 }
 
 impl Flow {

@@ -47,13 +47,13 @@ pub(super) enum Change {
     /// A CQ was created.
     Cq { handle: u32, cookie: u64, channel: Option<u32>, made: Made },
     /// An SRQ was created.
-    Srq { handle: u32, pd: u32, cookie: u64, made: Made, member: Option<Member> },
+    Srq { handle: u32, pd: u32, cookie: u64, made: Made, member: Option<XrcSrqSpec> },
     /// A QP was created.
     Qp { handle: u32, spec: PairSpec, made: Made },
     /// An XRC target was created.
-    Target { cookie: u64, made: Made, domain: Domain },
+    Target { cookie: u64, made: Made, domain: XrcDomainId },
     /// An XRC target that another engine serves was opened.
-    Opened { qpn: u32, domain: Domain },
+    Opened { qpn: u32, domain: XrcDomainId },
     /// A target was modified.
     ModifyTarget { qpn: u32, body: Box<ModifyQp> },
     /// A QP's handle is gone, and with it all targets except these.
@@ -67,11 +67,11 @@ pub(super) enum Change {
 }
 
 /// An XRC domain: its number and token.
-pub(super) type Domain = (u32, u64);
+pub(super) type XrcDomainId = (u32, u64);
 
 /// The additional properties of an SRQ in an XRC domain.
-pub(super) struct Member {
-    pub(super) domain: Domain,
+pub(super) struct XrcSrqSpec {
+    pub(super) domain: XrcDomainId,
     /// The CQ of its receives.
     pub(super) cq: u32,
 }
@@ -103,8 +103,8 @@ pub(super) fn context(world: &World, id: ContextId) -> Option<Made> {
 pub(super) struct Inventory {
     id: ContextId,
     /// The parts after the current one.
-    next: std::slice::Iter<'static, Part>,
-    part: Option<Part>,
+    next: std::slice::Iter<'static, InventoryPart>,
+    part: Option<InventoryPart>,
     /// The last object of the current part that was looked at. It still exists, because the
     /// client's commands wait.
     last: Option<u32>,
@@ -116,7 +116,7 @@ const LOOKED_AT: usize = 4096;
 
 /// A part of the inventory.
 #[derive(Debug, Clone, Copy)]
-enum Part {
+enum InventoryPart {
     /// All objects of a kind.
     Made(Kind),
     /// The transitions that bring new QPs to their states.
@@ -124,16 +124,16 @@ enum Part {
 }
 
 /// Objects come after the objects on which they depend.
-const PARTS: [Part; 9] = [
-    Part::Made(Kind::Pd),
-    Part::Made(Kind::Mr),
-    Part::Made(Kind::Channel),
-    Part::Made(Kind::Cq),
-    Part::Made(Kind::Srq),
-    Part::Made(Kind::Qp),
-    Part::Made(Kind::Ah),
-    Part::Transitions,
-    Part::Made(Kind::Opened),
+const PARTS: [InventoryPart; 9] = [
+    InventoryPart::Made(Kind::Pd),
+    InventoryPart::Made(Kind::Mr),
+    InventoryPart::Made(Kind::Channel),
+    InventoryPart::Made(Kind::Cq),
+    InventoryPart::Made(Kind::Srq),
+    InventoryPart::Made(Kind::Qp),
+    InventoryPart::Made(Kind::Ah),
+    InventoryPart::Transitions,
+    InventoryPart::Made(Kind::Opened),
 ];
 
 impl Inventory {
@@ -154,16 +154,16 @@ impl Inventory {
                 (self.part, self.last) = (Some(*part), None);
                 continue;
             };
-            let kind = if let Part::Made(kind) = part { kind } else { Kind::Qp };
+            let kind = if let InventoryPart::Made(kind) = part { kind } else { Kind::Qp };
             let Some(handle) = world.tables.after(self.id, kind, self.last) else {
                 self.part = None;
                 continue;
             };
             self.last = Some(handle);
             match part {
-                Part::Made(Kind::Mr) if !self.is_reached(world, handle) => {}
-                Part::Made(kind) => changes.extend(made(world, self.id, kind, handle)),
-                Part::Transitions => {
+                InventoryPart::Made(Kind::Mr) if !self.is_reached(world, handle) => {}
+                InventoryPart::Made(kind) => changes.extend(made(world, self.id, kind, handle)),
+                InventoryPart::Transitions => {
                     if let Some(qp) = world.tables.qps.find(self.id, handle).filter(|qp| !qp.offered) {
                         changes.extend(transitions_to(qp, handle).into_iter().map(|body| modified(qp, body)));
                     }
@@ -301,7 +301,8 @@ fn srq(world: &World, id: ContextId, handle: u32) -> Option<Change> {
         reserved: 0,
     };
     let made = with_region(world, id, [answer.bytes(), out.bytes()].concat(), &srq.block)?;
-    let member = srq.xrc.map(|xrc| Member { domain: (xrc.domain, world.tables.domains.token(xrc.domain)), cq: xrc.cq });
+    let member =
+        srq.xrc.map(|xrc| XrcSrqSpec { domain: (xrc.domain, world.tables.domains.token(xrc.domain)), cq: xrc.cq });
     Some(Change::Srq { handle, pd: srq.pd, cookie: srq.user_handle, made, member })
 }
 

@@ -21,7 +21,7 @@ use engine::{
 };
 use shm::region::Region;
 
-use super::Job;
+use super::WorkerJob;
 use super::inventory::{Change, Made, PairSpec};
 use crate::commands::extended::MODERATION;
 use crate::dispatch::Reply;
@@ -44,26 +44,26 @@ struct Worker {
 }
 
 /// Runs until the client is gone.
-pub(super) fn run(control: LocalControl, context: Made, profile: u16, jobs: &Receiver<Job>, inbox: &Inbox) {
+pub(super) fn run(control: LocalControl, context: Made, profile: u16, jobs: &Receiver<WorkerJob>, inbox: &Inbox) {
     let answer = engine::Answer { bytes: context.bytes, fds: context.fds };
     let mut worker = Engine::attach(Box::new(control), answer).map(|engine| Worker::new(engine, profile));
     for job in jobs {
         let (reply, to) = match (job, &mut worker) {
-            (Job::Know(changes), worker) => {
+            (WorkerJob::Know(changes), worker) => {
                 if let Ok(worker) = worker {
                     changes.into_iter().for_each(|change| worker.follow(change));
                 }
                 continue;
             }
-            (Job::Follow { change, reply, to }, Ok(worker)) => {
+            (WorkerJob::Follow { change, reply, to }, Ok(worker)) => {
                 worker.follow(change);
                 (reply, to)
             }
-            (Job::Follow { reply, to, .. }, Err(_)) => (reply, to),
-            (Job::Execute { request, to }, Ok(worker)) => {
+            (WorkerJob::Follow { reply, to, .. }, Err(_)) => (reply, to),
+            (WorkerJob::Execute { request, to }, Ok(worker)) => {
                 (worker.execute(&request).unwrap_or_else(|refused| refused), to)
             }
-            (Job::Execute { to, .. }, Err(error)) => {
+            (WorkerJob::Execute { to, .. }, Err(error)) => {
                 (Refusal::new(error.errno, format!("the agent cannot run an engine: {}", error.reason)).into(), to)
             }
         };

@@ -10,7 +10,7 @@ use shm::socket::Socket;
 
 use super::{ACCEPTED, Server};
 use crate::admin::telling::{Tell, Telling};
-use crate::admin::{self, Answer, Verdict};
+use crate::admin::{self, QueryOutcome, Verdict};
 use crate::foreign::Foreign;
 use crate::headroom;
 use crate::listening::accepted;
@@ -124,7 +124,7 @@ impl Server {
             };
             self.world.flush_news();
             match answer {
-                Answer::Tell(telling, changed) => {
+                QueryOutcome::Tell(telling, changed) => {
                     admin.telling = Some(telling);
                     has.tellings += 1;
                     if changed {
@@ -132,21 +132,21 @@ impl Server {
                         self.show_changes(true);
                     }
                 }
-                Answer::Counters(device, port) => {
+                QueryOutcome::Counters(device, port) => {
                     admin.telling = Some(Box::new(Telling::text(&serde_json::json!({}))));
                     has.tellings += 1;
                     self.show_counters(&device, port);
                 }
-                Answer::Over(Verdict::Continues) => {
+                QueryOutcome::Over(Verdict::Continues) => {
                     self.unpark(uid);
                     self.watch_admin(id, EventFlags::IN);
                     return true;
                 }
-                Answer::Over(Verdict::Ends) => {
+                QueryOutcome::Over(Verdict::Ends) => {
                     self.end_admin(id);
                     return true;
                 }
-                Answer::Over(Verdict::Stop) => return false,
+                QueryOutcome::Over(Verdict::Stop) => return false,
             }
         }
         self.tell(id);

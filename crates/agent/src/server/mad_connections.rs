@@ -11,13 +11,13 @@ use abi::{Errno, Record};
 use rustix::event::epoll::EventFlags;
 use shm::socket::Socket;
 
-use super::mad_node::{Incoming, MadConnection, MadNode, State};
+use super::mad_node::{ConnectionState, MadConnection, MadNode, PartialMessage};
 use super::{ACCEPTED, Server};
 use crate::admin;
 use crate::foreign::Foreign;
 use crate::headroom;
 use crate::listening::accepted;
-use crate::mads::{Opened, PortId};
+use crate::mads::{IssmOpen, PortId};
 use crate::poller::{Token, watch_for};
 
 /// More than the longest packet. A packet that fills it is too long.
@@ -66,8 +66,15 @@ impl Server {
         {
             self.registry.users.entry(uid).or_default().admins += 1;
             let interest = Some(EventFlags::IN);
-            let connection =
-                MadConnection { uid, pid, socket, interest, state: State::New, incoming: None, held_up: false };
+            let connection = MadConnection {
+                uid,
+                pid,
+                socket,
+                interest,
+                state: ConnectionState::New,
+                incoming: None,
+                held_up: false,
+            };
             self.mads.connections.insert(id, connection);
         }
     }
@@ -79,7 +86,7 @@ impl Server {
         if connection.held_up {
             return self.end_mads(id);
         }
-        if connection.state == State::New && connection.socket.closer().is_full() {
+        if connection.state == ConnectionState::New && connection.socket.closer().is_full() {
             connection.held_up = true;
             return self.watch_mads(id, EventFlags::empty());
         }
@@ -88,8 +95,8 @@ impl Server {
         let taken = admin::take(&connection.socket, &mut buffer);
         match (taken, connection.state) {
             (Ok(LONGEST..), _) => self.end_mads(id),
-            (Ok(len), State::New) => self.take_packet(id, &buffer[..len]),
-            (Ok(len), State::File) => self.mads.mads.take_written(&mut self.world, id, &buffer[..len]),
+            (Ok(len), ConnectionState::New) => self.take_packet(id, &buffer[..len]),
+            (Ok(len), ConnectionState::File) => self.mads.mads.take_written(&mut self.world, id, &buffer[..len]),
             // There is room for messages to the program.
             (Err(admin::Verdict::Continues), _) => self.send_messages(id),
             _ => self.end_mads(id),
@@ -107,7 +114,7 @@ impl Server {
             return;
         }
         let uid = connection.uid;
-        if let Some(Incoming { key, length, bytes }) = connection.incoming.take() {
+        if let Some(PartialMessage { key, length, bytes }) = connection.incoming.take() {
             self.mads.mads.has_written(uid, length);
             self.write_mads(id, &key, &bytes);
         }
@@ -125,7 +132,7 @@ impl Server {
         if !self.mads.mads.begins_to_write(connection.uid, length) {
             return self.refuse_mads(id, Errno::ENOMEM);
         }
-        connection.incoming = Some(Incoming { key, length, bytes: bytes.to_vec() });
+        connection.incoming = Some(PartialMessage { key, length, bytes: bytes.to_vec() });
     }
 
     fn write_mads(&mut self, id: u32, key: &Key, record: &[u8]) {
@@ -148,7 +155,7 @@ impl Server {
             kind::OPEN_MADS => {
                 let opened = self.port_to_open(uid, request.number);
                 let opened = opened.and_then(|at| self.mads.mads.open(&self.world, id, (pid, uid), at));
-                self.set_state(id, State::File);
+                self.set_state(id, ConnectionState::File);
                 let (status, key) = opened.map_or_else(|errno| (Err(errno), [0; 16]), |key| (Ok(()), key));
                 self.reply(id, status, SHORT_HEADER, &key);
             }
@@ -156,10 +163,10 @@ impl Server {
                 let opened = self
                     .port_to_open(uid, request.number)
                     .and_then(|at| self.mads.mads.open_manager(&mut self.world, id, at, request.nonblocking != 0));
-                self.set_state(id, State::Manager);
+                self.set_state(id, ConnectionState::Manager);
                 match opened {
-                    Ok(Opened::Later) => self.watch_mads(id, EventFlags::IN),
-                    Ok(Opened::Now) => self.reply(id, Ok(()), 0, &[]),
+                    Ok(IssmOpen::Later) => self.watch_mads(id, EventFlags::IN),
+                    Ok(IssmOpen::Now) => self.reply(id, Ok(()), 0, &[]),
                     Err(errno) => self.refuse_mads(id, errno),
                 }
             }
@@ -200,7 +207,7 @@ impl Server {
         Ok(PortId { device, port: u8::try_from(port).map_err(|_| Errno::ENXIO)? })
     }
 
-    fn set_state(&mut self, id: u32, state: State) {
+    fn set_state(&mut self, id: u32, state: ConnectionState) {
         if let Some(connection) = self.mads.connections.get_mut(&id) {
             connection.state = state;
         }
@@ -294,7 +301,7 @@ impl Server {
         if let Some(incoming) = connection.incoming {
             self.mads.mads.has_written(connection.uid, incoming.length);
         }
-        if connection.state != State::New {
+        if connection.state != ConnectionState::New {
             self.mads.mads.close(&mut self.world, id);
         }
         self.count_out(connection.uid, |has| &mut has.admins);

@@ -19,7 +19,7 @@ use crate::world::World;
 
 /// What a connection is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum State {
+pub(super) enum ConnectionState {
     /// It has not said.
     New,
     /// An open `umadN`.
@@ -29,7 +29,7 @@ pub(super) enum State {
 }
 
 /// A message that a program writes in several packets.
-pub(super) struct Incoming {
+pub(super) struct PartialMessage {
     pub(super) key: Key,
     /// Its length when it is whole.
     pub(super) length: usize,
@@ -43,9 +43,9 @@ pub(super) struct MadConnection {
     pub(super) socket: Foreign<Socket>,
     /// The events for which its socket is watched, if any.
     pub(super) interest: Option<EventFlags>,
-    pub(super) state: State,
+    pub(super) state: ConnectionState,
     /// What it writes, if its state is new and the message is not whole.
-    pub(super) incoming: Option<Incoming>,
+    pub(super) incoming: Option<PartialMessage>,
     /// Too many descriptors of its user wait to be closed, so the server does not read it.
     pub(super) held_up: bool,
 }

@@ -11,7 +11,7 @@ use super::scheduler::{Account, Work};
 use crate::asker::Asker;
 use crate::dispatch::{Reply, dispatch};
 use crate::faults::manage;
-use crate::foreign::Passed;
+use crate::foreign::PassedFd;
 use crate::ids::ContextId;
 use crate::inbox::{Message, ReplyTo};
 use crate::listening::ourselves;
@@ -104,7 +104,7 @@ impl Server {
         context: ContextId,
         inner: bool,
         request: &[u8],
-        fds: Vec<Passed>,
+        fds: Vec<PassedFd>,
         to: ReplyTo,
     ) -> Option<Reply> {
         self.send_datagrams_of(context);

@@ -7,12 +7,12 @@ use std::os::fd::OwnedFd;
 use super::Server;
 use super::scheduler::{Account, Work};
 use crate::client::{Client, Fate, Said};
-use crate::foreign::{Arrived, Passed};
+use crate::foreign::{PassedFd, ReceivedMessage};
 use crate::inbox::{Inbox, Message};
 
 /// Descriptors that this process made itself.
-pub(super) fn passed(fds: Vec<OwnedFd>) -> Vec<Passed> {
-    fds.into_iter().map(Passed::ours).collect()
+pub(super) fn passed(fds: Vec<OwnedFd>) -> Vec<PassedFd> {
+    fds.into_iter().map(PassedFd::ours).collect()
 }
 
 impl Client {
@@ -31,10 +31,10 @@ const AGAIN: usize = 256;
 
 impl Server {
     /// Handles a client's message that was received with its descriptors.
-    pub(super) fn take_arrived(&mut self, id: u32, arrived: Arrived) {
+    pub(super) fn take_arrived(&mut self, id: u32, arrived: ReceivedMessage) {
         let Some(client) = self.clients.get_mut(&id) else { return };
         client.wait_no_more();
-        let Arrived { bytes, truncated, fds } = arrived;
+        let ReceivedMessage { bytes, truncated, fds } = arrived;
         let next = client.hear(&mut self.world, &mut self.manager, Said { bytes: &bytes, truncated, fds });
         self.do_next(id, next);
     }

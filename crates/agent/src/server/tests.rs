@@ -17,7 +17,7 @@ use tracing::{Metadata, Subscriber};
 
 use super::admin_connections::AdminNode;
 use super::*;
-use crate::config::{LinkLayer, Wire};
+use crate::config::{LinkLayer, WireMode};
 use crate::dispatch::dispatch;
 use crate::faults::Scope;
 use crate::foreign::Foreign;
@@ -34,7 +34,7 @@ fn server() -> Server {
 
 /// The same, with ports of this link layer.
 fn server_with(link_layer: LinkLayer) -> Server {
-    let config = Config { wire: Wire::External, ..Config::default() }.with_link_layer(link_layer);
+    let config = Config { wire: WireMode::External, ..Config::default() }.with_link_layer(link_layer);
     let world = World::new(&config, "a test").expect("a world");
     let (sender, messages) = channel();
     let inbox = Inbox::new(sender, Notifier::new().expect("an eventfd"));

@@ -3,9 +3,9 @@
 //! Datagrams arrive in batches from one source, as the kernel merges them. The forwarder splits a
 //! batch where the owner of the destination changes. Each part becomes one record on its engine's
 //! wire lane, so an engine gets its datagrams in the order of arrival. The forwarder never waits
-//! for an engine. If an engine has no room, its [`Link`] keeps datagrams up to a bound. Beyond it
-//! they are lost, as on any network, and counted. The forwarder parses only the destination QP; the
-//! engines check the ICRC. The principal type is [`Forwarder`].
+//! for an engine. If an engine has no room, its [`WireLaneEnd`] keeps datagrams up to a bound.
+//! Beyond it they are lost, as on any network, and counted. The forwarder parses only the
+//! destination QP; the engines check the ICRC. The principal type is [`Forwarder`].
 
 use std::collections::{BTreeMap, HashMap};
 use std::io;
@@ -18,15 +18,13 @@ use abi::wire::{Arrival, arrival_kind};
 use engine::capture::CaptureHook;
 use parking_lot::{Mutex, RwLock};
 use shm::region::Region;
+use wire::cm::Gid;
 use wire::icrc::Envelope;
 
-use super::link::{Delivery, FromEngine, Link};
+use super::link::{Delivery, FromEngine, WireLaneEnd};
 use super::to_groups::ToGroups;
 use crate::management::Inlet;
 use crate::objects::groups::is_multicast;
-
-/// A GID, network order.
-type Gid = [u8; 16];
 
 /// The shortest valid datagram: a BTH and an ICRC.
 const DATAGRAM_MIN: usize = 16;
@@ -37,7 +35,7 @@ const MULTICAST: u32 = 0x00ff_ffff;
 
 /// Datagrams that arrived together from one source at one destination.
 #[derive(Debug, Clone, Copy)]
-pub struct Incoming<'a> {
+pub struct ReceivedBurst<'a> {
     /// Source address as a GID.
     pub from: [u8; 16],
     /// Source port.
@@ -87,7 +85,7 @@ pub struct Forwarder {
 
 #[derive(Debug, Default)]
 struct Engines {
-    links: HashMap<u32, Link>,
+    links: HashMap<u32, WireLaneEnd>,
     /// Engines with members, by group.
     groups: HashMap<Gid, Vec<u32>>,
     /// This agent's own addresses that have the wire, in order.
@@ -178,7 +176,7 @@ impl Forwarder {
     }
 
     /// Forwards a batch.
-    pub fn take(&self, incoming: &Incoming<'_>) {
+    pub fn take(&self, incoming: &ReceivedBurst<'_>) {
         self.forward(&self.engines.read(), incoming);
     }
 
@@ -240,12 +238,12 @@ impl Forwarder {
     }
 
     /// Adds an engine.
-    pub(crate) fn add(&self, engine: u32, link: Link) {
+    pub(crate) fn add(&self, engine: u32, link: WireLaneEnd) {
         self.engines.write().links.insert(engine, link);
     }
 
     /// Removes an engine.
-    pub(crate) fn remove(&self, engine: u32) -> Option<Link> {
+    pub(crate) fn remove(&self, engine: u32) -> Option<WireLaneEnd> {
         // With the lock, because the wire thread adds to the queue while it reads the engines.
         let mut engines = self.engines.write();
         self.to_groups.forget(engine);
@@ -259,7 +257,7 @@ impl Forwarder {
 
     /// Whether an engine may read the agent's sockets.
     pub(crate) fn shares(&self, engine: u32) -> bool {
-        self.engines.read().links.get(&engine).is_some_and(Link::is_shared)
+        self.engines.read().links.get(&engine).is_some_and(WireLaneEnd::is_shared)
     }
 
     /// Whether an engine may take the lease now. It may if it has received all older datagrams that
@@ -312,7 +310,7 @@ impl Forwarder {
         &self.to_groups
     }
 
-    fn forward(&self, engines: &Engines, incoming: &Incoming<'_>) {
+    fn forward(&self, engines: &Engines, incoming: &ReceivedBurst<'_>) {
         let bytes = incoming.bytes;
         let segment = if incoming.segment == 0 { bytes.len() } else { incoming.segment.min(bytes.len()) };
         let arrival = Arrival {

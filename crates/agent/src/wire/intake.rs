@@ -21,8 +21,8 @@ use rustix::io::Errno;
 use shm::Notifier;
 use shm::region::Region;
 
-use super::forwarder::{Forwarder, Incoming};
-use super::receivers::Place;
+use super::forwarder::{Forwarder, ReceivedBurst};
+use super::receivers::ReceiveAddress;
 use crate::gids::gid_of;
 
 /// Maximum number of batches that are read from one socket before the next socket is read.
@@ -118,13 +118,13 @@ impl Intake {
     }
 
     /// Opens a socket and begins to read it.
-    pub(crate) fn open(&self, token: u64, place: &Place, ifindex: u32) -> io::Result<()> {
+    pub(crate) fn open(&self, token: u64, place: &ReceiveAddress, ifindex: u32) -> io::Result<()> {
         let ((socket, connected), ip) = match *place {
-            Place::Address { ip, scope } if self.shared => (udp::Socket::receiver_pair(ip, scope)?, ip),
-            Place::Address { ip, scope } => ((udp::Socket::receiver(ip, scope)?, None), ip),
-            Place::Group { ip, ifindex } => ((udp::Socket::group_receiver(ip, ifindex)?, None), ip),
+            ReceiveAddress::Address { ip, scope } if self.shared => (udp::Socket::receiver_pair(ip, scope)?, ip),
+            ReceiveAddress::Address { ip, scope } => ((udp::Socket::receiver(ip, scope)?, None), ip),
+            ReceiveAddress::Group { ip, ifindex } => ((udp::Socket::group_receiver(ip, ifindex)?, None), ip),
         };
-        let is_group = matches!(place, Place::Group { .. });
+        let is_group = matches!(place, ReceiveAddress::Group { .. });
         let receiver = Receiver { socket, connected, is_group, gid: gid_of(ip), ifindex };
         let epoll = if is_group { &self.groups } else { &self.inner };
         let mut sockets = self.sockets.write();
@@ -266,7 +266,7 @@ impl Intake {
             for socket in receiver.sockets() {
                 for _ in 0..BURST {
                     let Some(received) = socket.receive(buffer)? else { break };
-                    forwarder.take(&Incoming {
+                    forwarder.take(&ReceivedBurst {
                         from: gid_of(received.from.ip()),
                         from_port: received.from.port(),
                         to: receiver.gid,

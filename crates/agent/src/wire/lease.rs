@@ -28,18 +28,18 @@ const TRIES: u32 = 8;
 #[derive(Debug)]
 pub(crate) struct ReceiveLease {
     page: Arc<Region>,
-    holder: Option<Holder>,
+    holder: Option<LeaseHolder>,
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Holder {
+struct LeaseHolder {
     engine: u32,
     beats: u32,
     looked: Instant,
     idle: Duration,
 }
 
-impl Holder {
+impl LeaseHolder {
     /// The time between the last look and the next one.
     fn pause(&self) -> Duration {
         if self.idle.is_zero() { LOOK } else { LOOK_AGAIN }
@@ -58,7 +58,7 @@ impl ReceiveLease {
 
     /// How long to wait before the next look, if there is a holder.
     pub(crate) fn pause(&self) -> Option<Duration> {
-        self.holder.as_ref().map(Holder::pause)
+        self.holder.as_ref().map(LeaseHolder::pause)
     }
 
     /// Looks at the page: grants the lease, notes a release, or takes the lease back from a holder
@@ -91,7 +91,7 @@ impl ReceiveLease {
             if exchanged.is_ok() {
                 tracing::debug!(engine, granted = next != 0, "the right to read the sockets");
                 let beats = self.beats();
-                self.holder = (next != 0).then_some(Holder { engine, beats, looked: now, idle: Duration::ZERO });
+                self.holder = (next != 0).then_some(LeaseHolder { engine, beats, looked: now, idle: Duration::ZERO });
                 return;
             }
         }
@@ -100,7 +100,7 @@ impl ReceiveLease {
     }
 
     /// Whether the holder may keep the lease.
-    fn watch(&mut self, mut holder: Holder, now: Instant) -> bool {
+    fn watch(&mut self, mut holder: LeaseHolder, now: Instant) -> bool {
         let passed = now.saturating_duration_since(holder.looked);
         if passed < holder.pause() {
             return true;

@@ -3,7 +3,7 @@
 //! An engine may write anything into its lane; at worst the agent stops using this lane. If the
 //! lane has no room for datagrams, a bounded amount of them waits here until the engine has made
 //! room: its program may only be waiting for a processor. [`super::forwarder`] decides which engine
-//! gets which datagram. The principal type is [`Link`].
+//! gets which datagram. The principal type is [`WireLaneEnd`].
 
 use std::collections::VecDeque;
 use std::io;
@@ -17,7 +17,7 @@ use abi::wire::{Arrival, arrival_flags, arrival_kind, inline_max};
 use parking_lot::Mutex;
 use shm::{Broken, LANE_LEN, LaneRx, LaneTx, Notifier, PushError, RECORD_MAX, Region, Side, Socket, WakeWordView};
 
-use super::forwarder::Incoming;
+use super::forwarder::ReceivedBurst;
 
 /// Maximum number of bytes of datagrams in one record.
 const INLINE_MAX: usize = inline_max(RECORD_MAX);
@@ -31,7 +31,7 @@ const RECORDS: usize = 64;
 
 /// The agent's end of a wire lane.
 #[derive(Debug)]
-pub(crate) struct Link {
+pub(crate) struct WireLaneEnd {
     sender: Mutex<Sender>,
     receiver: Mutex<LaneRx>,
     wake_word: WakeWordView,
@@ -71,7 +71,7 @@ pub(crate) enum Waker {
 /// A record of an engine.
 pub(crate) enum FromEngine<'a> {
     /// Packets of other engines, which it has read from the agent's sockets.
-    Misdelivered(Incoming<'a>),
+    Misdelivered(ReceivedBurst<'a>),
     /// Multicast datagrams for the links of the subnet.
     ToGroup(Arrival, &'a [u8]),
 }
@@ -95,9 +95,9 @@ pub(crate) enum Delivery {
     Lost,
 }
 
-impl Link {
+impl WireLaneEnd {
     /// Creates both ends of a wire lane. `shared`: the engine may read the agent's sockets.
-    /// `heard`: the agent listens to the engine's notifier and then calls [`Link::go_on`].
+    /// `heard`: the agent listens to the engine's notifier and then calls [`WireLaneEnd::go_on`].
     pub(crate) fn new(
         wake_word: BorrowedFd<'_>,
         waker: Waker,
@@ -344,7 +344,7 @@ fn next_record(
         hand_on(FromEngine::ToGroup(arrival, bytes));
         return Ok(true);
     }
-    hand_on(FromEngine::Misdelivered(Incoming {
+    hand_on(FromEngine::Misdelivered(ReceivedBurst {
         from: arrival.from,
         from_port: arrival.from_port,
         to: arrival.to,

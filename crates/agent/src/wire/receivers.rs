@@ -17,7 +17,7 @@ const LAST: Duration = Duration::from_secs(5);
 
 /// Where datagrams may be received.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Place {
+pub(crate) enum ReceiveAddress {
     /// An address of the host; `scope` is its interface if it is link-local, else 0.
     Address { ip: IpAddr, scope: u32 },
     /// A multicast group, as one interface receives it.
@@ -27,12 +27,12 @@ pub(crate) enum Place {
 /// The state of each place.
 #[derive(Debug, Default)]
 pub(crate) struct Receivers {
-    table: BTreeMap<Place, State>,
+    table: BTreeMap<ReceiveAddress, ReceiverState>,
     last_token: u64,
 }
 
 #[derive(Debug)]
-enum State {
+enum ReceiverState {
     /// The intake has the socket, with this token.
     Open {
         token: u64,
@@ -47,11 +47,11 @@ enum State {
 impl Receivers {
     /// Opens the missing sockets of `wanted` and closes the sockets that are not wanted. `wanted`
     /// maps each place to its interface. Returns true if a socket was opened or closed.
-    pub(crate) fn follow(&mut self, wanted: &BTreeMap<Place, u32>, now: Instant, intake: &Intake) -> bool {
+    pub(crate) fn follow(&mut self, wanted: &BTreeMap<ReceiveAddress, u32>, now: Instant, intake: &Intake) -> bool {
         let mut changed = false;
         self.table.retain(|place, state| {
             let stays = wanted.contains_key(place);
-            if let (false, State::Open { token }) = (stays, state) {
+            if let (false, ReceiverState::Open { token }) = (stays, state) {
                 intake.close(*token);
                 changed = true;
             }
@@ -59,9 +59,9 @@ impl Receivers {
         });
         for (place, ifindex) in wanted {
             let wait = match self.table.get(place) {
-                Some(State::Open { .. }) => continue,
-                Some(State::Closed { again, .. }) if *again > now => continue,
-                Some(State::Closed { wait, .. }) => Some(*wait),
+                Some(ReceiverState::Open { .. }) => continue,
+                Some(ReceiverState::Closed { again, .. }) if *again > now => continue,
+                Some(ReceiverState::Closed { wait, .. }) => Some(*wait),
                 None => None,
             };
             self.last_token += 1;
@@ -72,7 +72,7 @@ impl Receivers {
                     if wait.is_some() {
                         tracing::info!(place = %place.name(), "receives from other hosts now");
                     }
-                    State::Open { token }
+                    ReceiverState::Open { token }
                 }
                 Err(error) => {
                     let why = place.why_not(&error);
@@ -80,7 +80,7 @@ impl Receivers {
                         tracing::warn!("no wire: {why}");
                     }
                     let wait = wait.map_or(FIRST, |wait| (wait * 2).min(LAST));
-                    State::Closed { why, wait, again: now + wait }
+                    ReceiverState::Closed { why, wait, again: now + wait }
                 }
             };
             self.table.insert(*place, state);
@@ -91,23 +91,23 @@ impl Receivers {
     /// When to try again, if a socket is missing.
     pub(crate) fn next_try(&self) -> Option<Instant> {
         let closed = self.table.values().filter_map(|state| match state {
-            State::Open { .. } => None,
-            State::Closed { again, .. } => Some(*again),
+            ReceiverState::Open { .. } => None,
+            ReceiverState::Closed { again, .. } => Some(*again),
         });
         closed.min()
     }
 
     /// Whether a place has its socket. The error is the reason, if it is known.
-    pub(crate) fn find(&self, place: Place) -> Result<(), Option<&str>> {
+    pub(crate) fn find(&self, place: ReceiveAddress) -> Result<(), Option<&str>> {
         match self.table.get(&place) {
-            Some(State::Open { .. }) => Ok(()),
-            Some(State::Closed { why, .. }) => Err(Some(why)),
+            Some(ReceiverState::Open { .. }) => Ok(()),
+            Some(ReceiverState::Closed { why, .. }) => Err(Some(why)),
             None => Err(None),
         }
     }
 }
 
-impl Place {
+impl ReceiveAddress {
     /// The address or the group.
     pub(crate) fn ip(&self) -> IpAddr {
         match *self {

@@ -15,8 +15,8 @@ use abi::wire::{Arrival, arrival_flags, arrival_kind};
 use proptest::prelude::*;
 use shm::{LANE_LEN, Notifier, RECORD_MAX, Region, Side, WakeWord};
 
-use super::Incoming;
-use super::link::{Delivery, FromEngine, Link, Waker};
+use super::ReceivedBurst;
+use super::link::{Delivery, FromEngine, Waker, WireLaneEnd};
 
 use crate::config::Config;
 use crate::gids::HostAddress;
@@ -127,7 +127,8 @@ fn an_address_that_goes_while_it_is_waited_for_is_forgotten() {
 fn datagrams_beyond_the_room_of_a_lane_wait_in_order() {
     for (len, records) in [(64_usize, 1000), (1000, 900), (60_000, 16)] {
         let wake_word = WakeWord::create().unwrap().1;
-        let (link, end) = Link::new(wake_word.as_fd(), Waker::Eventfd(Notifier::new().unwrap()), true, true).unwrap();
+        let (link, end) =
+            WireLaneEnd::new(wake_word.as_fd(), Waker::Eventfd(Notifier::new().unwrap()), true, true).unwrap();
         let (_, mut rx) = shm::ends(Arc::new(Region::map(end.memory.as_fd(), LANE_LEN).unwrap()), Side::B);
         let head = Arrival { kind: arrival_kind::DATAGRAMS, segment: len as u16, ..Arrival::default() };
         for number in 0..records {
@@ -166,7 +167,7 @@ fn not_everything_waits() {
     let wake_word = WakeWord::create().unwrap().1;
     for heard in [true, false] {
         let kick = Notifier::new().unwrap();
-        let (link, _end) = Link::new(wake_word.as_fd(), Waker::Eventfd(kick), true, heard).unwrap();
+        let (link, _end) = WireLaneEnd::new(wake_word.as_fd(), Waker::Eventfd(kick), true, heard).unwrap();
         let deliver = || link.deliver(1, &Arrival { segment: 1000, ..Arrival::default() }, &[0; 1000]);
         let taken = (0..10_000).take_while(|_| deliver() == Delivery::Done).count();
         assert!((100..3000).contains(&taken), "{taken}");
@@ -193,7 +194,7 @@ proptest! {
     fn an_engine_may_give_back_anything(records in prop::collection::vec(record(), 1..40)) {
         let wake_word = WakeWord::create().unwrap().1;
         let kick = Notifier::new().unwrap();
-        let (link, end) = Link::new(wake_word.as_fd(), Waker::Eventfd(kick), true, true).unwrap();
+        let (link, end) = WireLaneEnd::new(wake_word.as_fd(), Waker::Eventfd(kick), true, true).unwrap();
         let lane = Arc::new(Region::map(end.memory.as_fd(), LANE_LEN).unwrap());
         let (mut tx, _) = shm::ends(lane, Side::B);
         let mut buffer = vec![0; 64 * 1024];
@@ -201,7 +202,7 @@ proptest! {
             let _ = tx.ring.push(&record);
             let mut taken = 0;
             link.take_records(1, &mut buffer, |record| {
-                let (FromEngine::Misdelivered(Incoming { bytes, .. }) | FromEngine::ToGroup(_, bytes)) = record;
+                let (FromEngine::Misdelivered(ReceivedBurst { bytes, .. }) | FromEngine::ToGroup(_, bytes)) = record;
                 taken += 1 + bytes.len();
             });
             prop_assert!(taken <= 1 + 64 * 1024);

@@ -32,14 +32,14 @@ pub(crate) struct GroupDatagram {
 /// engine in turn.
 #[derive(Debug)]
 pub(crate) struct ToGroups {
-    waiting: Mutex<Waiting>,
+    waiting: Mutex<GroupQueues>,
     notifier: Notifier,
     /// Somebody takes the datagrams: there are links to other agents.
     is_open: AtomicBool,
 }
 
 #[derive(Debug, Default)]
-struct Waiting {
+struct GroupQueues {
     /// By engine. No queue is empty.
     queues: BTreeMap<u32, VecDeque<GroupDatagram>>,
     /// The engine that was served last.
@@ -93,7 +93,7 @@ impl ToGroups {
     pub(crate) fn take_some(&self, most: usize) -> Vec<GroupDatagram> {
         self.notifier.drain();
         let (mut waiting, mut taken) = (self.waiting.lock(), Vec::new());
-        let Waiting { queues, last } = &mut *waiting;
+        let GroupQueues { queues, last } = &mut *waiting;
         while taken.len() < most {
             let behind = queues.range(last.saturating_add(1)..).next();
             let Some(engine) = behind.or(queues.first_key_value()).map(|(engine, _)| *engine) else { break };

@@ -7,7 +7,7 @@ use abi::private::{DirectAsk, DirectGrant, EngineHello, EngineHelloAnswer, Push,
 use agent::Config;
 use agent::context::{ContextId, Peer};
 use agent::dispatch::dispatch;
-use agent::foreign::Passed;
+use agent::foreign::PassedFd;
 use agent::world::World;
 use rustix::event::{EventfdFlags, eventfd};
 use shm::{Socket, WakeWord};
@@ -21,7 +21,7 @@ fn engine(world: &mut World, uid: u32) -> (ContextId, u32, Socket) {
     let kick = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).expect("an eventfd");
     let body = EngineHello { pid: std::process::id(), flags: 0 };
     let hello = extended(number::ENGINE_HELLO, &body, size_of::<EngineHelloAnswer>(), 0);
-    let mut reply = dispatch(world, id, &hello, [wake_word, kick].map(Passed::ours).into());
+    let mut reply = dispatch(world, id, &hello, [wake_word, kick].map(PassedFd::ours).into());
     assert_eq!(reply.status, 0, "{}", String::from_utf8_lossy(&reply.bytes));
     let number = EngineHelloAnswer::read(&reply.bytes).expect("an answer").engine;
     (id, number, reply.fds.pop().expect("the push socket").into())
@@ -36,9 +36,9 @@ fn told(socket: &Socket) -> Option<(u32, u32, usize)> {
 }
 
 /// A grant table and a file.
-fn fds() -> Vec<Passed> {
+fn fds() -> Vec<PassedFd> {
     let file = || rustix::fs::memfd_create("test", rustix::fs::MemfdFlags::CLOEXEC).expect("a memfd");
-    vec![Passed::ours(file()), Passed::ours(file())]
+    vec![PassedFd::ours(file()), PassedFd::ours(file())]
 }
 
 #[test]

@@ -26,10 +26,10 @@ use abi::target::XrcEvent;
 use abi::xrc::{OpenQp, OpenXrcd};
 use abi::{Errno, event};
 use agent::Config;
-use agent::config::Wire;
+use agent::config::WireMode;
 use agent::context::{ContextId, Peer};
 use agent::dispatch::{Reply, dispatch};
-use agent::foreign::Passed;
+use agent::foreign::PassedFd;
 use agent::host::Host;
 use agent::numbers::Chance;
 use agent::world::World;
@@ -154,7 +154,7 @@ impl Host for Paper {
 
 /// A world of this host, and clients of these users that have not sent a command.
 fn room<const N: usize>(pieces: usize, copies: usize, uids: [u32; N]) -> (Arc<Paper>, World, [ContextId; N]) {
-    let config = Config { wire: Wire::Off, ..Config::default() };
+    let config = Config { wire: WireMode::Off, ..Config::default() };
     let (pieces, copies) = (AtomicUsize::new(pieces), AtomicUsize::new(copies));
     let host = Arc::new(Paper { pieces, copies, calls: Mutex::default() });
     let mut world = World::on(Arc::<Paper>::clone(&host), &config, "a test").expect("a world");
@@ -359,8 +359,8 @@ fn xrc_event(made: &Made) -> Vec<u8> {
 }
 
 /// The descriptors that a client passes with a command.
-fn passed(request: &[u8]) -> Vec<Passed> {
-    let some = |fds: Vec<OwnedFd>| fds.into_iter().map(Passed::ours).collect();
+fn passed(request: &[u8]) -> Vec<PassedFd> {
+    let some = |fds: Vec<OwnedFd>| fds.into_iter().map(PassedFd::ours).collect();
     let null = || nothing().expect("it is there");
     match request[0] {
         number::ENGINE_HELLO => {

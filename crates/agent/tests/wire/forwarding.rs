@@ -5,8 +5,8 @@ use std::net::Ipv4Addr;
 use std::sync::atomic::Ordering;
 
 use agent::Config;
-use agent::config::Wire;
-use agent::wire::{Drops, Forwarder, Incoming};
+use agent::config::WireMode;
+use agent::wire::{Drops, Forwarder, ReceivedBurst};
 use proptest::prelude::*;
 
 use crate::common::TestAgent;
@@ -23,12 +23,20 @@ fn gid(ip: Ipv4Addr) -> [u8; 16] {
 
 /// An agent that gets packets only through its forwarder.
 fn external() -> TestAgent {
-    let config = Config { wire: Wire::External, addresses: vec![HERE.into()], ..Config::default() };
+    let config = Config { wire: WireMode::External, addresses: vec![HERE.into()], ..Config::default() };
     TestAgent::start_as(&config)
 }
 
-fn incoming(bytes: &[u8], segment: usize) -> Incoming<'_> {
-    Incoming { from: gid(THERE), from_port: 0xc123, to: gid(HERE), traffic_class: 2, hop_limit: 63, segment, bytes }
+fn incoming(bytes: &[u8], segment: usize) -> ReceivedBurst<'_> {
+    ReceivedBurst {
+        from: gid(THERE),
+        from_port: 0xc123,
+        to: gid(HERE),
+        traffic_class: 2,
+        hop_limit: 63,
+        segment,
+        bytes,
+    }
 }
 
 /// Lengths of the records and the marks of their datagrams.
@@ -88,7 +96,7 @@ fn each_engine_with_members_gets_one_copy() {
     other.member(gid(Ipv4Addr::new(239, 1, 1, 2)));
     let bytes = [datagram(MULTICAST, 100, 1), datagram(MULTICAST, 100, 2)].concat();
     let forwarder = agent.handle.forwarder();
-    forwarder.take(&Incoming { to: group, ..incoming(&bytes, 100) });
+    forwarder.take(&ReceivedBurst { to: group, ..incoming(&bytes, 100) });
     for ear in [&mut one, &mut two] {
         let heard = ear.hear_all();
         assert_eq!((shape(&heard), heard[0].arrival.to), (vec![vec![1, 2]], group));
@@ -97,11 +105,11 @@ fn each_engine_with_members_gets_one_copy() {
     one.leave(group, mine);
     drop(two);
     agent.eventually("status", |status| status["contexts"] == 2);
-    forwarder.take(&Incoming { to: group, ..incoming(&bytes, 100) });
+    forwarder.take(&ReceivedBurst { to: group, ..incoming(&bytes, 100) });
     assert_eq!(one.hear_all().len(), 1, "its other QP is still a member");
     assert_eq!(forwarder.drops(), Drops::default());
     // Sent to a group, but for one QP; then for all members, but to one address.
-    forwarder.take(&Incoming { to: group, ..incoming(&datagram(one.qpn(), 64, 1), 64) });
+    forwarder.take(&ReceivedBurst { to: group, ..incoming(&datagram(one.qpn(), 64, 1), 64) });
     forwarder.take(&incoming(&bytes, 100));
     assert_eq!(forwarder.drops(), Drops { malformed: 3, ..Drops::default() });
 }
@@ -114,7 +122,7 @@ fn datagrams_for_no_engine_are_counted_as_drops() {
     let forwarder = agent.handle.forwarder();
     let mut drops = Drops::default();
     let batch = [datagram(qpn, 64, 1), datagram(qpn, 64, 2)].concat();
-    forwarder.take(&Incoming { from: gid(HERE), ..incoming(&batch, 64) });
+    forwarder.take(&ReceivedBurst { from: gid(HERE), ..incoming(&batch, 64) });
     drops.own_source += 2;
     forwarder.take(&incoming(&[datagram(0, 64, 1), datagram(1, 64, 2), datagram(0x00ab_cdef, 64, 3)].concat(), 64));
     drops.management += 2;
@@ -202,7 +210,7 @@ fn an_engine_is_woken_once_for_each_time_it_falls_asleep() {
 }
 
 /// Forwards `batch` and checks that each of its datagrams was received or counted.
-fn nothing_vanishes(forwarder: &Forwarder, ear: &mut Ear, batch: &Incoming<'_>) -> Result<(), TestCaseError> {
+fn nothing_vanishes(forwarder: &Forwarder, ear: &mut Ear, batch: &ReceivedBurst<'_>) -> Result<(), TestCaseError> {
     let count =
         |drops: Drops| drops.no_engine + drops.ring_full + drops.own_source + drops.malformed + drops.management;
     let before = count(forwarder.drops());
@@ -233,7 +241,7 @@ fn any_bytes_are_heard_or_counted() {
     let strategy = (address.clone(), address, bytes, prop_oneof![Just(48), 0..100_usize, any::<usize>()], any::<u8>());
     let config = ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(2000) };
     proptest!(config, |((from, to, bytes, segment, hop_limit) in strategy)| {
-        let batch = Incoming { from, to, hop_limit, ..incoming(&bytes, segment) };
+        let batch = ReceivedBurst { from, to, hop_limit, ..incoming(&bytes, segment) };
         nothing_vanishes(&forwarder, &mut ear.borrow_mut(), &batch)?;
     });
 }

@@ -5,7 +5,7 @@ use std::io;
 use std::sync::Arc;
 
 use agent::port_change::PortChange;
-use agent::wire::Incoming;
+use agent::wire::ReceivedBurst;
 use engine::{Network, Outlet};
 use softhca::Gid;
 
@@ -25,7 +25,7 @@ impl Packets {
         Self { head, segment: bytes.len(), bytes }
     }
 
-    pub(super) fn incoming(&self) -> Incoming<'_> {
+    pub(super) fn incoming(&self) -> ReceivedBurst<'_> {
         self.head.coming(self.segment, &self.bytes)
     }
 }

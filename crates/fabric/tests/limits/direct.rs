@@ -6,10 +6,10 @@ use std::sync::Arc;
 
 use abi::errno::Errno;
 use agent::Config;
-use agent::config::Wire;
+use agent::config::WireMode;
 use agent::context::{ContextId, Peer};
 use agent::dispatch::dispatch;
-use agent::foreign::Passed;
+use agent::foreign::PassedFd;
 use agent::world::World;
 use engine::{Answer, Control, Engine, Error};
 use parking_lot::Mutex;
@@ -35,7 +35,7 @@ impl Solo {
 
     pub(crate) fn configured(config: Config, addresses: &[&str]) -> Self {
         let addresses = addresses.iter().map(|text| text.parse().expect("an address")).collect();
-        let config = Config { addresses, wire: Wire::External, ..config };
+        let config = Config { addresses, wire: WireMode::External, ..config };
         let mut world = World::new(&config, "a test").expect("a world");
         world.follow_addresses(&[]);
         Self(Arc::new(Mutex::new(world)))
@@ -61,7 +61,7 @@ impl Solo {
 
 impl Control for Direct {
     fn call(&self, request: &[u8], fds: &[BorrowedFd<'_>]) -> Result<Answer, Error> {
-        let fds = fds.iter().map(|fd| Passed::ours(fd.try_clone_to_owned().expect("a descriptor"))).collect();
+        let fds = fds.iter().map(|fd| PassedFd::ours(fd.try_clone_to_owned().expect("a descriptor"))).collect();
         let mut world = self.world.lock();
         let reply = dispatch(&mut world, self.context, request, fds);
         world.flush(true);

@@ -11,7 +11,7 @@ use iwarp::{Agreement, Error, Initiator};
 use protocol::Time;
 use rustix::event::epoll::{self, EventFlags};
 
-use super::askers::{self, Asker};
+use super::pending::{self, PendingConnection};
 use super::shown::{ARRIVED, LEAVES};
 use super::sockets;
 use super::{End, Key, REPLY_TIME, as_duration};
@@ -37,8 +37,8 @@ impl Manager {
         };
         let terms = id.start_up().unwrap_or_default().terms(param.responder_resources, param.initiator_depth);
         let user = self.channels.get(&id.channel).map_or(0, |owner| owner.channel.peer.uid);
-        let Some(asker) = self.mail.tcp.askers.add(user, askers::MOST) else {
-            let most = askers::MOST;
+        let Some(asker) = self.mail.tcp.askers.add(user, pending::MOST) else {
+            let most = pending::MOST;
             return refuse(
                 Errno::EAGAIN,
                 format!("id {name:#x}: {most} connections of user {user} wait for their peers"),
@@ -64,7 +64,7 @@ impl Manager {
         socket: TcpStream,
         initiator: Initiator,
         (until, again): (Time, bool),
-        asker: Asker,
+        asker: PendingConnection,
     ) -> io::Result<()> {
         let (tcp, key) = (&mut self.mail.tcp, Key::Id(name));
         tcp.watch(&socket, key, EventFlags::OUT)?;

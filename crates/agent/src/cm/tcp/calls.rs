@@ -5,13 +5,13 @@ use abi::Errno;
 use abi::ucma::connection::{Accept, Connect, Disconnect, Reject};
 
 use crate::cm::Manager;
-use crate::cm::dispatch::Call;
+use crate::cm::dispatch::CmCall;
 use crate::cm::id::Stage;
 use crate::refusal::{Outcome, refuse};
 use crate::world::World;
 
 impl Manager {
-    pub(in crate::cm) fn connect_id(&mut self, world: &World, call: &Call<'_>) -> Outcome<Vec<u8>> {
+    pub(in crate::cm) fn connect_id(&mut self, world: &World, call: &CmCall<'_>) -> Outcome<Vec<u8>> {
         let Connect { conn_param: param, id: name, .. } = call.command.body();
         if !self.goes_by_tcp(call, name)? {
             return self.connect(world, call);
@@ -26,7 +26,7 @@ impl Manager {
         Ok(Vec::new())
     }
 
-    pub(in crate::cm) fn accept_id(&mut self, world: &World, call: &Call<'_>) -> Outcome<Vec<u8>> {
+    pub(in crate::cm) fn accept_id(&mut self, world: &World, call: &CmCall<'_>) -> Outcome<Vec<u8>> {
         let Accept { uid, conn_param: param, id: name, .. } = call.command.body();
         if !self.goes_by_tcp(call, name)? {
             return self.accept(world, call);
@@ -42,7 +42,7 @@ impl Manager {
         Ok(Vec::new())
     }
 
-    pub(in crate::cm) fn reject_id(&mut self, call: &Call<'_>) -> Outcome<Vec<u8>> {
+    pub(in crate::cm) fn reject_id(&mut self, call: &CmCall<'_>) -> Outcome<Vec<u8>> {
         let Reject { id: name, private_data_len, private_data, .. } = call.command.body();
         if !self.goes_by_tcp(call, name)? {
             return self.reject(call);
@@ -52,7 +52,7 @@ impl Manager {
         Ok(Vec::new())
     }
 
-    pub(in crate::cm) fn disconnect_id(&mut self, call: &Call<'_>) -> Outcome<Vec<u8>> {
+    pub(in crate::cm) fn disconnect_id(&mut self, call: &CmCall<'_>) -> Outcome<Vec<u8>> {
         let Disconnect { id: name } = call.command.body();
         if !self.goes_by_tcp(call, name)? {
             return self.disconnect(call);
@@ -63,7 +63,7 @@ impl Manager {
     }
 
     /// Whether an id of the call's channel is on an iWARP device.
-    fn goes_by_tcp(&mut self, call: &Call<'_>, name: u32) -> Outcome<bool> {
+    fn goes_by_tcp(&mut self, call: &CmCall<'_>, name: u32) -> Outcome<bool> {
         Ok(self.id(call, name)?.start_up().is_some())
     }
 }

@@ -1,5 +1,5 @@
 //! How many connections each user has begun that their peers have not answered. The principal type
-//! is [`Askers`].
+//! is [`PendingConnections`].
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,20 +9,20 @@ pub(super) const MOST: usize = 1024;
 
 /// One unanswered connection, as long as the value lives.
 #[derive(Debug)]
-pub(super) struct Asker(#[allow(dead_code, reason = "its count is what matters")] Arc<()>);
+pub(super) struct PendingConnection(#[allow(dead_code, reason = "its count is what matters")] Arc<()>);
 
 /// The unanswered connections of all users.
 #[derive(Debug, Default)]
-pub(super) struct Askers {
+pub(super) struct PendingConnections {
     by_user: BTreeMap<u32, Arc<()>>,
 }
 
-impl Askers {
+impl PendingConnections {
     /// Counts one more connection of a user; `None` if the user has `most` already.
-    pub(super) fn add(&mut self, user: u32, most: usize) -> Option<Asker> {
+    pub(super) fn add(&mut self, user: u32, most: usize) -> Option<PendingConnection> {
         self.by_user.retain(|known, count| *known == user || Arc::strong_count(count) > 1);
         let count = self.by_user.entry(user).or_default();
-        (Arc::strong_count(count) <= most).then(|| Asker(Arc::clone(count)))
+        (Arc::strong_count(count) <= most).then(|| PendingConnection(Arc::clone(count)))
     }
 }
 
@@ -32,8 +32,8 @@ mod tests {
 
     #[test]
     fn each_user_has_a_limit_that_ends_with_the_connections() {
-        let mut askers = Askers::default();
-        let mut held: Vec<Asker> = (0..2).map(|_| askers.add(7, 2).expect("room")).collect();
+        let mut askers = PendingConnections::default();
+        let mut held: Vec<PendingConnection> = (0..2).map(|_| askers.add(7, 2).expect("room")).collect();
         assert!(askers.add(7, 2).is_none());
         assert!(askers.add(8, 2).is_some(), "another user");
         held.pop();

@@ -16,7 +16,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use super::super::ports::Ports;
 use super::super::tests::Host;
 use super::Key;
-use crate::config::{Config, DeviceConfig, Transport, Wire};
+use crate::config::{Config, DeviceConfig, Transport, WireMode};
 use crate::rnic::{StartUp, WorkArounds};
 use crate::streams::StreamNews;
 
@@ -30,7 +30,7 @@ fn host() -> Host {
 
 fn host_that_starts(iwarp: StartUp) -> Host {
     let devices = vec![DeviceConfig { transport: Transport::Iwarp, iwarp, ..DeviceConfig::default() }];
-    Host::of(&Config { wire: Wire::Off, devices, ..Config::default() }, &["127.0.0.1"])
+    Host::of(&Config { wire: WireMode::Off, devices, ..Config::default() }, &["127.0.0.1"])
 }
 
 impl Host {

@@ -35,7 +35,7 @@ impl Bench {
     fn new(text: &str) -> Self {
         let topology = Topology::from_text(text).expect("valid");
         let devices = crate::topology::devices(&topology).expect("adapters");
-        let wire = crate::config::Wire::Off;
+        let wire = crate::config::WireMode::Off;
         let config = Config { devices, topology: Some(topology), subnet_manager: true, wire, ..Config::default() };
         let mut world = World::new(&config, "a test").expect("a world");
         let mads = Mads::new(&world, &config).expect("a fabric");
