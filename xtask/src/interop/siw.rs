@@ -82,7 +82,11 @@ pub(super) fn all() -> Vec<Case> {
     }
     all.push(case(at, "ucmatose -b {server} -p {port} -c 4 -C 10", "ucmatose -s {server} -p {port} -c 4 -C 10"));
     all.push(case(at, "rdma_server -p {port}", "rdma_client -s {server} -p {port}"));
-    all.push(case(at, "rstream -p {port} -S 65536 -C 100 -T v", "rstream -p {port} -S 65536 -C 100 -T v -s {server}"));
+    let rstream =
+        case(at, "rstream -p {port} -S 65536 -C 100 -T v", "rstream -p {port} -S 65536 -C 100 -T v -s {server}");
+    // The server closes behind its last message. siw then loses what its socket has not sent, if a
+    // grant of the client comes meanwhile, and the client waits forever.
+    all.push(Case { only: Some(Serves::Here), ..rstream });
     let rcopy = case(at, "rcopy -p {port}", "rcopy {refusals} {server}:{copy} -p {port}");
     all.push(Case { ending: Ending::Copies, ..rcopy });
     let refusals = |states: [&str; 2], more: &str| {
