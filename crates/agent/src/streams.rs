@@ -1,5 +1,9 @@
 //! Connections of iWARP between the connection manager, which makes them, and the engines, which
 //! take them. The principal type is [`Streams`].
+//!
+//! The agent keeps a second descriptor of each socket, and closes it after the queue pair. If a
+//! socket is closed while the peer still sends, the kernel resets the connection, and what the
+//! peer has not received yet is lost, although its work requests have completed.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -9,11 +13,15 @@ use abi::stream::StreamOut;
 use parking_lot::Mutex;
 use rustix::net::{SocketAddrAny, getpeername, getsockname};
 
+use crate::foreign::Foreign;
+
 /// A connection that an engine may take.
 #[derive(Debug)]
 pub(crate) struct Offer {
     /// The connected socket.
     pub(crate) socket: OwnedFd,
+    /// A second descriptor of it, for [`Streams::keep`]; `None` if the agent had no room.
+    pub(crate) second: Option<OwnedFd>,
     /// What both sides have agreed on.
     pub(crate) agreed: StreamOut,
 }
@@ -36,6 +44,14 @@ impl TakenStream {
     }
 }
 
+/// A connection whose queue pair has left it.
+#[derive(Debug)]
+pub(crate) struct LeftStream {
+    pub(crate) socket: Foreign,
+    /// The process has ended, perhaps without ending the sending direction.
+    pub(crate) ends: bool,
+}
+
 /// What an engine has done with a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum StreamNews {
@@ -55,6 +71,9 @@ struct StreamTable {
     offers: BTreeMap<u32, Offer>,
     /// The connections that engines have taken, as long as their ids exist.
     taken: BTreeMap<u32, TakenStream>,
+    /// Second descriptors of connections that engines have taken, as long as their QPs exist.
+    kept: BTreeMap<u32, Foreign>,
+    left: Vec<LeftStream>,
     news: Vec<StreamNews>,
 }
 
@@ -83,6 +102,26 @@ impl Streams {
         state.taken.insert(qpn, TakenStream::of(&offer));
         state.news.push(StreamNews::Taken(qpn));
         Some(offer)
+    }
+
+    /// Keeps a second descriptor of the connection that the engine of a QP has taken.
+    pub(crate) fn keep(&self, qpn: u32, socket: Foreign) {
+        self.0.lock().kept.insert(qpn, socket);
+    }
+
+    /// A QP leaves its connection: it is reset, or ends. `ends`: so does its process. Returns
+    /// whether a second descriptor was kept.
+    pub(crate) fn leave(&self, qpn: u32, ends: bool) -> bool {
+        let mut table = self.0.lock();
+        let left = table.kept.remove(&qpn).map(|socket| LeftStream { socket, ends });
+        let was_kept = left.is_some();
+        table.left.extend(left);
+        was_kept
+    }
+
+    /// Takes the connections that their QPs have left.
+    pub(crate) fn take_left(&self) -> Vec<LeftStream> {
+        std::mem::take(&mut self.0.lock().left)
     }
 
     /// The connection that the engine of a QP has taken.

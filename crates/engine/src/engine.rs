@@ -276,7 +276,11 @@ impl Engine {
         // Before the agent notices the close and other engines serve the targets: from here on the
         // targets send nothing (`Qp::is_served_here`).
         fence(Ordering::SeqCst);
-        // First, so that the helper thread does not wait for an agent that does not answer.
+        let qps = self.qps.all();
+        // The agent ends connections whose process has ended. What they have to send goes out before.
+        qps.iter().for_each(|qp| qp.drop_stream(&mut qp.lock()));
+        qps.iter().for_each(|qp| qp.finish_endings());
+        // Early, so that the helper thread does not wait for an agent that does not answer.
         self.agent.control.close();
         self.waker.stop();
         self.lanes.clear();
@@ -286,13 +290,11 @@ impl Engine {
         self.helper_work.xrc_events.lock().clear();
         self.deferred.lock().clear();
         self.forget_delayed_packets();
-        let qps = self.qps.all();
         for qp in &qps {
             self.forget_qp(qp.qpn());
             qp.abandon();
             qp.purge();
         }
-        qps.iter().for_each(|qp| qp.finish_endings());
         // Drops the objects that hold the engine. Otherwise neither side would ever be freed.
         self.net.forget_qps();
         for srq in self.xrc_srqs.all() {

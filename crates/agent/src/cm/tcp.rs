@@ -14,6 +14,7 @@ mod answering;
 mod arriving;
 mod asking;
 mod calls;
+mod closings;
 mod deadlines;
 mod halves;
 mod pending;
@@ -44,6 +45,7 @@ use crate::listening::Spare;
 use crate::poller::new_epoll;
 use crate::streams::Streams;
 use crate::world::World;
+use closings::Closings;
 use deadlines::Deadlines;
 use halves::{Half, Halves};
 use pending::{PendingConnection, PendingConnections};
@@ -63,6 +65,8 @@ enum Key {
     Id(u32),
     /// A connection without an id.
     Half(u32),
+    /// A connection that its queue pair has left.
+    Closing(u32),
 }
 
 impl Key {
@@ -70,13 +74,18 @@ impl Key {
         let (kind, number) = match self {
             Self::Id(name) => (0, name),
             Self::Half(number) => (1, number),
+            Self::Closing(number) => (2, number),
         };
         EventData::new_u64(kind << 32 | u64::from(number))
     }
 
     fn of(data: EventData) -> Self {
         let number = data.u64() as u32;
-        if data.u64() >> 32 == 0 { Self::Id(number) } else { Self::Half(number) }
+        match data.u64() >> 32 {
+            0 => Self::Id(number),
+            1 => Self::Half(number),
+            _ => Self::Closing(number),
+        }
     }
 }
 
@@ -116,6 +125,7 @@ pub(crate) struct Tcp {
     /// By id.
     ends: BTreeMap<u32, End>,
     halves: Halves,
+    closings: Closings,
     askers: PendingConnections,
     /// For the case that no descriptor is left.
     spare: Spare,
@@ -131,6 +141,7 @@ impl Tcp {
             streams: Arc::clone(streams),
             ends: BTreeMap::new(),
             halves: Halves::default(),
+            closings: Closings::default(),
             askers: PendingConnections::default(),
             spare: Spare::default(),
             by_qpn: BTreeMap::new(),
@@ -184,6 +195,7 @@ impl Manager {
             match Key::of(event.data) {
                 Key::Id(name) => self.on_id_socket(name),
                 Key::Half(number) => self.on_half_socket(number),
+                Key::Closing(number) => self.mail.tcp.on_closing_socket(number),
             }
         }
         self.settle(world);
@@ -195,6 +207,7 @@ impl Manager {
             match key {
                 Key::Id(name) => self.no_reply(name),
                 Key::Half(number) => drop(self.mail.tcp.remove_half(number)),
+                Key::Closing(number) => self.mail.tcp.close_now(number),
             }
         }
     }
@@ -231,7 +244,8 @@ impl Manager {
         let tcp = &mut self.mail.tcp;
         tcp.unwatch(&socket);
         tcp.deadlines.forget(Key::Id(name));
-        tcp.streams.offer(qpn, crate::streams::Offer { socket: socket.into(), agreed });
+        let second = socket.try_clone().ok().map(OwnedFd::from);
+        tcp.streams.offer(qpn, crate::streams::Offer { socket: socket.into(), second, agreed });
         tcp.by_qpn.insert(qpn, name);
         tcp.ends.insert(name, End::Agreed { qpn, passive });
     }

@@ -16,7 +16,7 @@ use protocol::{Service, State};
 
 use super::mcast;
 use super::pd::{self, no_handle};
-use super::{Answer, Call, find, target, unused, xrc};
+use super::{Answer, Call, find, stream, target, unused, xrc};
 use crate::device::Device;
 use crate::ids::ContextId;
 use crate::objects::Qp;
@@ -245,6 +245,7 @@ pub(super) fn remove(world: &mut World, owner: ContextId, handle: u32) {
             world.tables.domains.leave(qp.qpn);
         }
     }
+    stream::leave(world, owner, qp.qpn);
     world.numbers.qpns.give_back(qp.qpn);
     if let Ok(context) = world.context(owner)
         && !qp.offered

@@ -9,8 +9,11 @@ use protocol::State;
 
 use super::{Answer, Call, find};
 use crate::device::Device;
+use crate::foreign::Foreign;
+use crate::ids::ContextId;
 use crate::objects::Qp;
 use crate::refusal::{Outcome, refuse};
+use crate::shares::room_for_descriptor;
 use crate::table::Kind;
 use crate::world::World;
 
@@ -31,12 +34,30 @@ pub(super) fn check(world: &World, device: &Device, qp: &Qp, next: State) -> Out
 pub fn take(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
     let StreamTake { qp_handle, .. } = call.body()?;
     let qpn = find(&world.tables.qps, call.context, qp_handle, Kind::Qp)?.qpn;
-    let Some(offer) = world.wire.streams().take(qpn) else {
+    let Some(mut offer) = world.wire.streams().take(qpn) else {
         return refuse(Errno::ENOTCONN, format!("the connection manager has made no connection for QP {qpn:#x}"));
     };
+    if let Some(second) = offer.second.take()
+        && room_for_descriptor(world, call.context).is_ok()
+    {
+        let context = world.context(call.context)?;
+        context.take_descriptor();
+        // The program can set options with which closing the socket takes long.
+        let second = Foreign::new(second, context.closer.clone());
+        world.wire.streams().keep(qpn, second);
+    }
     let mut answer = call.answer(&offer.agreed);
     answer.fds.push(offer.socket);
     Ok(answer)
+}
+
+/// A QP leaves its connection: it is reset, or ends.
+pub(super) fn leave(world: &mut World, owner: ContextId, qpn: u32) {
+    if let Some(context) = world.contexts.get_mut(&owner)
+        && world.wire.streams().leave(qpn, context.ends)
+    {
+        context.give_descriptor();
+    }
 }
 
 /// STREAM_END: the stream of a QP has ended.

@@ -3,7 +3,6 @@
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::time::Duration;
 
 use abi::capture::{path, record_flag};
 use abi::command::number as command;
@@ -12,7 +11,7 @@ use iwarp::Transmit;
 use protocol::{State, Time};
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, EventData, EventFlags};
-use rustix::net::{RecvFlags, Shutdown, recv, shutdown, sockopt};
+use rustix::net::{RecvFlags, Shutdown, connect_unspec, recv, shutdown};
 
 use super::memory::Access;
 use super::part::Addresses;
@@ -93,7 +92,8 @@ impl Qp {
         let flag = if end == Transmit::Reset { record_flag::RESET } else { record_flag::FIN };
         self.show_stream(addresses, path::WIRE_OUT, flag, &[]);
         if end == Transmit::Reset {
-            let _ = sockopt::set_socket_linger(socket, Some(Duration::ZERO));
+            // Closing it would not be enough: the agent has the socket, too.
+            let _ = connect_unspec(socket);
         } else {
             let _ = shutdown(socket, Shutdown::Write);
         }

@@ -93,6 +93,10 @@ impl Manager {
 
     /// Tells programs what engines have done with their connections.
     pub(crate) fn follow_streams(&mut self, world: &World) {
+        let now = self.now();
+        for left in world.wire.streams().take_left() {
+            self.mail.tcp.close_gently(left, now);
+        }
         let news = world.wire.streams().take_news();
         if news.is_empty() {
             return;

@@ -1,7 +1,7 @@
 //! The manager of an iWARP device against peers with plain sockets, on loopback.
 
 use std::io::{ErrorKind, Read, Write};
-use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::time::Duration;
 
 use abi::layout::Record;
@@ -17,6 +17,7 @@ use super::super::ports::Ports;
 use super::super::tests::Host;
 use super::Key;
 use crate::config::{Config, DeviceConfig, Transport, WireMode};
+use crate::foreign::Foreign;
 use crate::rnic::{StartUp, WorkArounds};
 use crate::streams::StreamNews;
 
@@ -124,6 +125,62 @@ fn an_accepted_peer_is_offered_to_the_engine_and_established_when_it_is_taken() 
     host.manager.follow_streams(&host.world);
     assert_eq!(host.event().event, event::DISCONNECTED);
     assert_eq!(host.world.wire.streams().take_news(), Vec::<StreamNews>::new());
+}
+
+/// A connection that an engine has taken: the peer's socket, and the engine's.
+fn taken(host: &mut Host) -> (TcpStream, TcpStream) {
+    let (_, at) = host.tcp_listener();
+    let (mut peer, mut initiator) = asks(at);
+    let asked = host.tcp_event();
+    host.call(command::ACCEPT, &Accept { conn_param: param(b""), id: asked.id, ..Accept::default() }, 0);
+    assert!(matches!(reply(&mut peer, &mut initiator), Answer::Accepted(..)));
+    let offer = host.world.wire.streams().take(QPN).expect("it waits");
+    let second = Foreign::ours(offer.second.expect("there is room"));
+    host.world.wire.streams().keep(QPN, second);
+    (peer, offer.socket.into())
+}
+
+/// The kernel resets a connection whose peer sends after it was closed.
+#[test]
+fn a_peer_that_still_sends_gets_everything_that_was_sent_to_it() {
+    for ends in [false, true] {
+        let mut host = host();
+        let (mut peer, mut engine) = taken(&mut host);
+        engine.set_nonblocking(true).expect("changed");
+        let mut sent = 0;
+        while let Ok(len) = engine.write(&[1; 65536]) {
+            sent += len;
+        }
+        if !ends {
+            engine.shutdown(Shutdown::Write).expect("open");
+        }
+        assert!(host.world.wire.streams().leave(QPN, ends));
+        drop(engine);
+        host.manager.follow_streams(&host.world);
+        assert_eq!(host.manager.mail.tcp.closings(), 1);
+        for _ in 0..3 {
+            peer.write_all(b"more").expect("open");
+            host.serve_sockets();
+        }
+        let mut got = Vec::new();
+        assert_eq!(peer.read_to_end(&mut got).expect("no reset"), sent);
+        drop(peer);
+        host.serve_sockets();
+        assert_eq!(host.manager.mail.tcp.closings(), 0);
+    }
+}
+
+#[test]
+fn a_peer_that_never_closes_is_left_at_its_deadline() {
+    let mut host = host();
+    let (mut peer, engine) = taken(&mut host);
+    assert!(host.world.wire.streams().leave(QPN, true) && !host.world.wire.streams().leave(QPN, true));
+    drop(engine);
+    host.manager.follow_streams(&host.world);
+    assert_eq!((peer.read(&mut [0; 9]).expect("the end"), host.manager.mail.tcp.closings()), (0, 1));
+    host.manager.outside.pass(Duration::from_secs(11));
+    host.manager.on_time(&host.world);
+    assert_eq!(host.manager.mail.tcp.closings(), 0);
 }
 
 #[test]

@@ -1,0 +1,98 @@
+//! Connections that their queue pairs have left. What has been sent reaches the peer only if nobody
+//! closes the socket while the peer still sends: Linux answers such data with a reset and drops
+//! what the socket has not sent yet. So the agent reads and drops what arrives until the peer closes
+//! its direction, too. Adds to [`Tcp`]. Principal type: [`Closings`].
+
+use std::collections::BTreeMap;
+
+use protocol::Time;
+use rustix::event::epoll::{self, EventFlags};
+use rustix::net::{RecvFlags, Shutdown, recv, shutdown};
+
+use super::{Key, Tcp};
+use crate::foreign::Foreign;
+use crate::streams::LeftStream;
+
+/// Maximum number of connections. If another one comes, the oldest is closed.
+const CLOSINGS_MAX: usize = 1024;
+/// How long the peer may take, in nanoseconds.
+const PATIENCE: u64 = 10_000_000_000;
+/// Bytes that are dropped at once, and how often, before other sockets are served.
+const DROPPED: usize = 16 * 1024;
+const DROPS: u32 = 16;
+/// Bytes that are dropped of one connection. A socket buffers at most 6 MiB (tcp(7)). A peer that
+/// sends more than this after the end is not waiting for data.
+const DROPPED_MAX: usize = 64 << 20;
+
+/// All connections that their queue pairs have left, by number.
+#[derive(Debug, Default)]
+pub(super) struct Closings {
+    by_number: BTreeMap<u32, Closing>,
+    last: u32,
+}
+
+#[derive(Debug)]
+struct Closing {
+    socket: Foreign,
+    dropped: usize,
+}
+
+impl Closing {
+    /// Drops what has arrived. Returns whether the connection is over.
+    fn drop_arrived(&mut self) -> bool {
+        let mut bytes = [0; DROPPED];
+        for _ in 0..DROPS {
+            match recv(&*self.socket, &mut bytes, RecvFlags::DONTWAIT | RecvFlags::TRUNC) {
+                Ok((_, 0)) => return true,
+                Ok((_, len)) => self.dropped += len,
+                Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => break,
+                Err(_) => return true,
+            }
+        }
+        self.dropped > DROPPED_MAX
+    }
+}
+
+impl Tcp {
+    /// Closes a connection when its peer has closed it, too.
+    pub(super) fn close_gently(&mut self, left: LeftStream, now: Time) {
+        let LeftStream { socket, ends } = left;
+        if ends {
+            // Nothing comes behind what the process has sent.
+            let _ = shutdown(&*socket, Shutdown::Write);
+        }
+        if self.closings.by_number.len() >= CLOSINGS_MAX
+            && let Some(oldest) = self.closings.by_number.keys().next().copied()
+        {
+            self.close_now(oldest);
+        }
+        self.closings.last = self.closings.last.wrapping_add(1);
+        let key = Key::Closing(self.closings.last);
+        let interest = EventFlags::IN | EventFlags::RDHUP;
+        if epoll::add(&self.epoll, &*socket, key.data(), interest).is_ok() {
+            self.closings.by_number.insert(self.closings.last, Closing { socket, dropped: 0 });
+            self.deadlines.set(key, now.after(PATIENCE));
+        }
+    }
+
+    /// Such a connection has bytes, or has ended.
+    pub(super) fn on_closing_socket(&mut self, number: u32) {
+        if self.closings.by_number.get_mut(&number).is_some_and(Closing::drop_arrived) {
+            self.close_now(number);
+        }
+    }
+
+    /// Closes such a connection at once.
+    pub(super) fn close_now(&mut self, number: u32) {
+        if let Some(Closing { socket, .. }) = self.closings.by_number.remove(&number) {
+            // Its closing may take a while, and must not raise events.
+            let _ = epoll::delete(&self.epoll, &*socket);
+            self.deadlines.forget(Key::Closing(number));
+        }
+    }
+
+    #[cfg(test)]
+    pub(super) fn closings(&self) -> usize {
+        self.closings.by_number.len()
+    }
+}
