@@ -3,10 +3,10 @@
 //! function reports failure. A panic ends the process with a sentence, because unwinding into C is
 //! undefined. A refusal becomes the return value and `errno` that the manual page promises.
 //!
-//! A thread that another one cancels (`pthread_cancel`) leaves a function only where it waits for an
-//! event ([`waiting`]): the C library ends it there by unwinding, which must meet no code of this
-//! library that has something to drop. Everywhere else, the cancellation waits until the function
-//! has returned.
+//! A thread that another one cancels (`pthread_cancel`) leaves a function only where it waits for
+//! an event ([`waiting`]): the C library ends it there by unwinding, which must meet no code of
+//! this library that has something to drop. Everywhere else, the cancellation waits until the
+//! function has returned.
 //!
 //! The principal type is [`Refusal`]. This file does not decide what a function does.
 
@@ -111,7 +111,7 @@ pub(crate) fn quick_value<T>(name: &'static str, body: impl FnOnce() -> T) -> T 
 /// of its own refusals.)
 macro_rules! refuse {
     ($errno:ident, $($why:tt)+) => {{
-        engine::reason::note(engine::reason::Note::new(engine::reason::Kind::Refused), format_args!($($why)+));
+        engine::reason::note(engine::reason::Note::new(engine::reason::ReasonKind::Refused), format_args!($($why)+));
         $crate::entry::Refusal(libc::$errno)
     }};
 }

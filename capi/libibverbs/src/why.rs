@@ -5,7 +5,7 @@
 use crate::entry;
 use crate::layout::Qp;
 use crate::qp::QpObject;
-use engine::reason::{self, Kind, Note};
+use engine::reason::{self, Note, ReasonKind};
 use std::cell::RefCell;
 use std::ffi::{CStr, CString, c_char};
 
@@ -38,7 +38,7 @@ pub(crate) unsafe extern "C" fn why(qp: *mut Qp, wr_id: u64) -> *const c_char {
 }
 
 /// `void softhca_note(uint32_t kind, const char *sentence)`: notes a sentence as if this library
-/// had found the reason; `kind` as in `abi::reason::Kind`.
+/// had found the reason; `kind` as in `abi::reason::ReasonKind`.
 ///
 /// # Safety
 /// `sentence` is a string, or NULL.
@@ -47,7 +47,7 @@ pub(crate) unsafe extern "C" fn note(kind: u32, sentence: *const c_char) {
         if !sentence.is_null() {
             // SAFETY: the caller's promise.
             let sentence = unsafe { CStr::from_ptr(sentence) }.to_string_lossy();
-            reason::note(Note::new(Kind::of_number(kind)), format_args!("{sentence}"));
+            reason::note(Note::new(ReasonKind::of_number(kind)), format_args!("{sentence}"));
         }
     });
 }

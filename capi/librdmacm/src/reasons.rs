@@ -1,6 +1,6 @@
 //! Forwards the reasons of this library to the verbs library, which stores the device's reasons.
 
-use engine::reason::{self, Kind};
+use engine::reason::{self, ReasonKind};
 use std::ffi::{CString, c_char};
 
 /// `softhca_note` of softhca's libibverbs. Other verbs libraries do not have it.
@@ -11,7 +11,7 @@ pub(crate) fn forward() {
     reason::forward(to_verbs);
 }
 
-fn to_verbs(kind: Kind, sentence: &str) -> bool {
+fn to_verbs(kind: ReasonKind, sentence: &str) -> bool {
     // SAFETY: a string; the look-up uses the scope of the library that this code is in.
     let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"softhca_note".as_ptr()) };
     if found.is_null() {

@@ -28,7 +28,7 @@ pub const RULES: usize = 32;
 #[derive(Clone, Debug, PartialEq)]
 pub struct Rule {
     /// The kind of fault.
-    pub kind: Kind,
+    pub kind: FaultKind,
     /// The packets or calls that it applies to.
     pub select: Select,
     /// How often.
@@ -38,7 +38,7 @@ pub struct Rule {
 /// A kind of fault.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
-pub enum Kind {
+pub enum FaultKind {
     /// A packet is lost.
     Loss,
     /// A packet is delayed. The delay is random within a range around `by`.
@@ -158,7 +158,7 @@ pub enum Sort {
     Cm,
 }
 
-impl Kind {
+impl FaultKind {
     /// Whether packets are harmed, so that lanes can lose packets.
     #[must_use]
     pub fn is_of_packets(&self) -> bool {
@@ -223,12 +223,12 @@ impl Rule {
     /// A rule that loses this share of all packets.
     #[must_use]
     pub fn loss(part: f64, seed: u64) -> Self {
-        Self::of(Kind::Loss, part, seed)
+        Self::of(FaultKind::Loss, part, seed)
     }
 
     /// A rule that applies a kind of fault to this share of all packets.
     #[must_use]
-    pub fn of(kind: Kind, part: f64, seed: u64) -> Self {
+    pub fn of(kind: FaultKind, part: f64, seed: u64) -> Self {
         Self { kind, select: Select::default(), when: When { rate: Some(part), seed, ..When::default() } }
     }
 }
@@ -239,17 +239,24 @@ mod tests {
 
     #[test]
     fn a_rule_for_a_share_has_its_rate_and_seed_and_nothing_else() {
-        let rule = Rule::of(Kind::Corrupt, 0.25, 9);
-        assert_eq!((&rule.kind, &rule.select), (&Kind::Corrupt, &Select::default()));
+        let rule = Rule::of(FaultKind::Corrupt, 0.25, 9);
+        assert_eq!((&rule.kind, &rule.select), (&FaultKind::Corrupt, &Select::default()));
         assert_eq!(rule.when, When { rate: Some(0.25), seed: 9, ..When::default() });
-        assert_eq!(Rule::loss(0.25, 9), Rule { kind: Kind::Loss, ..rule });
+        assert_eq!(Rule::loss(0.25, 9), Rule { kind: FaultKind::Loss, ..rule });
     }
 
     #[test]
     fn what_a_kind_does_has_words_of_its_own() {
-        let kinds =
-            [Kind::Loss, Kind::Duplicate, Kind::Reorder, Kind::Corrupt, Kind::Rnr, Kind::GhostAck, Kind::CmTimeout];
-        let words: std::collections::BTreeSet<_> = kinds.iter().map(Kind::done).collect();
-        assert_eq!((words.len(), Kind::Loss.done()), (kinds.len(), "lost"));
+        let kinds = [
+            FaultKind::Loss,
+            FaultKind::Duplicate,
+            FaultKind::Reorder,
+            FaultKind::Corrupt,
+            FaultKind::Rnr,
+            FaultKind::GhostAck,
+            FaultKind::CmTimeout,
+        ];
+        let words: std::collections::BTreeSet<_> = kinds.iter().map(FaultKind::done).collect();
+        assert_eq!((words.len(), FaultKind::Loss.done()), (kinds.len(), "lost"));
     }
 }

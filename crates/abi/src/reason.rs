@@ -3,7 +3,8 @@
 //!
 //! A record is the program's claim about itself. So the process that shows a sentence clips and
 //! cleans it ([`clean`]). For dropped packets only numbers are stored, from which
-//! [`DropRecord::sentence`] makes the sentence. The principal types are [`Kind`] and [`Cause`].
+//! [`DropRecord::sentence`] makes the sentence. The principal types are [`ReasonKind`] and
+//! [`Cause`].
 
 use std::fmt::Write;
 use std::net::Ipv6Addr;
@@ -69,7 +70,7 @@ pub const SENTENCE_MAX: usize = REASON_LEN - size_of::<ReasonRecord>();
 /// The kind of a reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(u32)]
-pub enum Kind {
+pub enum ReasonKind {
     /// A call was refused.
     Refused = 0,
     /// A request ended with an error of its own.
@@ -85,7 +86,7 @@ pub enum Kind {
     Event = 5,
 }
 
-impl Kind {
+impl ReasonKind {
     /// All of them, by number.
     pub const ALL: [Self; 6] = [Self::Refused, Self::Failed, Self::Flushed, Self::Dropped, Self::Noted, Self::Event];
 
@@ -408,11 +409,11 @@ mod tests {
 
     #[test]
     fn kinds_have_numbers_and_words() {
-        for (number, kind) in Kind::ALL.into_iter().enumerate() {
-            assert_eq!(Kind::of_number(number as u32), kind);
-            assert_eq!(Kind::of_word(kind.word()), Some(kind));
+        for (number, kind) in ReasonKind::ALL.into_iter().enumerate() {
+            assert_eq!(ReasonKind::of_number(number as u32), kind);
+            assert_eq!(ReasonKind::of_word(kind.word()), Some(kind));
         }
-        assert_eq!((Kind::of_number(77), Kind::of_word("")), (Kind::Noted, None));
+        assert_eq!((ReasonKind::of_number(77), ReasonKind::of_word("")), (ReasonKind::Noted, None));
     }
 
     #[test]

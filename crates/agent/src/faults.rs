@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 
 use abi::command::Row;
 use abi::fault::text::command_name;
-use abi::fault::{Armed, Facts, Fate, Kind, Rule, decide};
+use abi::fault::{Armed, Facts, Fate, FaultKind, Rule, decide};
 use parking_lot::Mutex;
 
 use crate::context::Context;
@@ -172,7 +172,7 @@ impl Faults {
         let book = self.book.lock();
         let name = command_name(row.name);
         for entry in book.about(context.id) {
-            if let Kind::Fail { command, errno } = &entry.rule().kind
+            if let FaultKind::Fail { command, errno } = &entry.rule().kind
                 && *command == name
                 && entry.touches(context)
                 && entry.armed.acts().is_some()
@@ -192,8 +192,8 @@ impl Faults {
         let own = context.into_iter().flat_map(|context| book.own(context.id));
         for entry in book.entries.iter().chain(own) {
             let asked = match entry.rule().kind {
-                Kind::CmReject { reason } => RequestFault::Rejected(reason),
-                Kind::CmTimeout => RequestFault::Swallowed,
+                FaultKind::CmReject { reason } => RequestFault::Rejected(reason),
+                FaultKind::CmTimeout => RequestFault::Swallowed,
                 _ => continue,
             };
             let touches = context.map_or(entry.scope == Scope::All, |context| entry.touches(context));

@@ -12,7 +12,7 @@ use std::sync::atomic::{Ordering, fence};
 
 use abi::layout::Record;
 use abi::queue::{DROP_LEN, DROPS, REASON_LEN, REASONS, context_page};
-use abi::reason::{DropRecord, Kind, ReasonRecord, SENTENCE_MAX, clean};
+use abi::reason::{DropRecord, ReasonKind, ReasonRecord, SENTENCE_MAX, clean};
 use serde_json::{Value, json};
 
 use crate::asker::Asker;
@@ -87,7 +87,7 @@ impl Reason {
         json!({
             "time": time,
             "count": count.max(1),
-            "kind": Kind::of_number(kind).word(),
+            "kind": ReasonKind::of_number(kind).word(),
             "qpn": (qpn != 0).then_some(qpn),
             "wr_id": (has_wr_id != 0).then_some(wr_id),
             "status": (status != 0).then_some(status),

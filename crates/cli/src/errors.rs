@@ -11,7 +11,7 @@ use std::io;
 use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use engine::reason::{Kind, Line};
+use engine::reason::{Line, ReasonKind};
 use serde_json::{Value, json};
 
 use crate::failure::Failure;
@@ -94,7 +94,7 @@ fn of_files(folder: &Path) -> io::Result<Vec<Value>> {
 }
 
 /// A sentence of one kind, and how often it came.
-type Row = (Kind, String, u64);
+type Row = (ReasonKind, String, u64);
 
 /// The processes of one run. A sentence that was written several times is one row. The time is that
 /// of the file's last write, because the file has no times.
@@ -113,7 +113,7 @@ fn of_file(file: &Path, text: &str, time: u64) -> Vec<Value> {
             None => rows.push((kind, sentence, 1)),
         }
     }
-    let row = |(kind, sentence, count): &(Kind, String, u64)| json!({ "time": time, "count": count, "kind": kind.word(), "sentence": sentence });
+    let row = |(kind, sentence, count): &(ReasonKind, String, u64)| json!({ "time": time, "count": count, "kind": kind.word(), "sentence": sentence });
     let told = |(pid, rows): &(u32, Vec<_>)| {
         let errors: Vec<Value> = rows.iter().map(row).collect();
         json!({ "pid": pid, "ended": is_gone(*pid), "errors": errors, "drops": [], "source": file })

@@ -8,7 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use abi::fault::{Kind, Rule, Sort, text};
+use abi::fault::{FaultKind, Rule, Sort, text};
 use engine::reason::{Line, clean};
 use serde_json::{Value, json};
 
@@ -164,11 +164,11 @@ fn what(rule: &Rule, acted: u64, least: &str) -> String {
         format!("{least}{acted} {thing}{plural} {were}")
     };
     match &rule.kind {
-        Kind::Fail { command, errno } => format!("{command} failed with {errno} {least}{}", times(acted)),
-        Kind::CmReject { .. } => format!("{} rejected", many("connection request")),
-        Kind::CmTimeout => format!("{} lost", many("connection request")),
-        Kind::PortDown { .. } => format!("the port was taken down {least}{}", times(acted)),
-        Kind::Remove => format!("{} removed", many("open device")),
+        FaultKind::Fail { command, errno } => format!("{command} failed with {errno} {least}{}", times(acted)),
+        FaultKind::CmReject { .. } => format!("{} rejected", many("connection request")),
+        FaultKind::CmTimeout => format!("{} lost", many("connection request")),
+        FaultKind::PortDown { .. } => format!("the port was taken down {least}{}", times(acted)),
+        FaultKind::Remove => format!("{} removed", many("open device")),
         kind if rule.select.opcode == Some(Sort::Cm) => {
             format!("{} {}", many("connection manager datagram"), kind.done())
         }

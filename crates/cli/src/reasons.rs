@@ -3,7 +3,7 @@
 //!
 //! A reason is one sentence for a refused call or a failed completion. The library writes it where
 //! the failure is decided. This module decides which reasons explain how the program ended
-//! ([`End`], [`Rank`]). The principal type is [`Reasons`].
+//! ([`ProgramEnd`], [`Rank`]). The principal type is [`Reasons`].
 
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, HashMap, HashSet};
@@ -12,7 +12,7 @@ use std::io::{self, Read, Seek, SeekFrom};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
-use engine::reason::{Kind, Line};
+use engine::reason::{Line, ReasonKind};
 use engine::rundir::at;
 
 use crate::failure;
@@ -86,7 +86,7 @@ impl Reasons {
     ///
     /// If there are reasons to print, the file is kept for `softhca show --errors`, also if `quiet`
     /// suppresses them.
-    pub(crate) fn end(self, end: End, strict: bool, quiet: bool) {
+    pub(crate) fn end(self, end: ProgramEnd, strict: bool, quiet: bool) {
         let (told, names_file) = self.told(end, strict);
         if !quiet {
             failure::tell(&told);
@@ -97,33 +97,35 @@ impl Reasons {
     }
 
     /// What to print, empty if there is nothing to print, and whether it names the file.
-    fn told(&self, end: End, strict: bool) -> (String, bool) {
+    fn told(&self, end: ProgramEnd, strict: bool) -> (String, bool) {
         let text = self.last().unwrap_or_default();
         let lines: Vec<(u32, Line<'_>)> = text.lines().map(Line::read).collect();
         let ranked = ranked(&lines);
         let best = ranked.iter().map(|(rank, ..)| *rank).min();
         let failed = best.is_some_and(|best| best <= Rank::Error);
-        let is_told = |&(rank, kind, _): &(Rank, Kind, &str)| match end {
+        let is_told = |&(rank, kind, _): &(Rank, ReasonKind, &str)| match end {
             // A program that succeeds may try calls that are refused. An injected fault also
             // explains why something took long.
-            End::Succeeded => rank == Rank::Error && matches!(kind, Kind::Failed) || rank == Rank::Injected,
+            ProgramEnd::Succeeded => {
+                rank == Rank::Error && matches!(kind, ReasonKind::Failed) || rank == Rank::Injected
+            }
             // Connections that end with the program are not failures. But the program may have
             // waited for a packet that was dropped.
-            End::Stopped if failed => rank <= Rank::Sign,
-            End::Stopped => kind == Kind::Dropped,
-            End::Failed => rank <= Rank::Sign || best == Some(Rank::Attempt),
+            ProgramEnd::Stopped if failed => rank <= Rank::Sign,
+            ProgramEnd::Stopped => kind == ReasonKind::Dropped,
+            ProgramEnd::Failed => rank <= Rank::Sign || best == Some(Rank::Attempt),
         };
         // `FaultCounts` prints once how often a rule acted, after the reasons.
-        let is_count = |&(_, _, sentence): &(Rank, Kind, &str)| fault_counts::is_step(sentence);
+        let is_count = |&(_, _, sentence): &(Rank, ReasonKind, &str)| fault_counts::is_step(sentence);
         let reasons = alike(ranked.iter().filter(|reason| is_told(reason) && !is_count(reason)));
         let different = reasons.len();
         let reasons = most_telling(reasons, TOLD);
         let mut told = String::new();
         if !reasons.is_empty() {
             let why = match end {
-                End::Succeeded | End::Stopped => "errors during the run",
-                End::Failed if failed => "why something failed",
-                End::Failed => "why something may have failed",
+                ProgramEnd::Succeeded | ProgramEnd::Stopped => "errors during the run",
+                ProgramEnd::Failed if failed => "why something failed",
+                ProgramEnd::Failed => "why something may have failed",
             };
             told += &format!("softhca: {}\n{}", heading(why, different, TOLD), shown(&reasons));
             told += &format!(
@@ -132,7 +134,7 @@ impl Reasons {
             );
         }
         let opened = lines.iter().any(|(_, line)| *line == Line::Opened);
-        if end == End::Failed && opened && !strict && !failed {
+        if end == ProgramEnd::Failed && opened && !strict && !failed {
             told += "softhca: no call or request of this program failed; `softhca run --strict -- …` finds errors \
             that a run does not reveal (docs/strict.md)\n";
         }
@@ -165,7 +167,7 @@ pub(crate) fn last(file: &Path) -> io::Result<String> {
 
 /// How a program has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum End {
+pub(crate) enum ProgramEnd {
     /// With exit code 0.
     Succeeded,
     /// A signal asked it to end (SIGTERM, SIGINT, SIGHUP), and it did.
@@ -190,7 +192,7 @@ enum Rank {
 }
 
 /// The reasons with their ranks, in the order in which they were written.
-fn ranked<'a>(lines: &[(u32, Line<'a>)]) -> Vec<(Rank, Kind, &'a str)> {
+fn ranked<'a>(lines: &[(u32, Line<'a>)]) -> Vec<(Rank, ReasonKind, &'a str)> {
     // Read from the end: if a process went on, it can do without the calls that were refused
     // before.
     let mut went_on = HashSet::new();
@@ -204,10 +206,10 @@ fn ranked<'a>(lines: &[(u32, Line<'a>)]) -> Vec<(Rank, Kind, &'a str)> {
             Line::Reason(kind, sentence) => {
                 let rank = match kind {
                     _ if sentence.starts_with(FAULT) => Rank::Injected,
-                    Kind::Refused if went_on.contains(pid) => Rank::Attempt,
-                    Kind::Failed | Kind::Event | Kind::Refused => Rank::Error,
-                    Kind::Noted | Kind::Dropped => Rank::Sign,
-                    Kind::Flushed => Rank::Attempt,
+                    ReasonKind::Refused if went_on.contains(pid) => Rank::Attempt,
+                    ReasonKind::Failed | ReasonKind::Event | ReasonKind::Refused => Rank::Error,
+                    ReasonKind::Noted | ReasonKind::Dropped => Rank::Sign,
+                    ReasonKind::Flushed => Rank::Attempt,
                 };
                 ranked.push((rank, *kind, *sentence));
             }
@@ -218,7 +220,7 @@ fn ranked<'a>(lines: &[(u32, Line<'a>)]) -> Vec<(Rank, Kind, &'a str)> {
 }
 
 /// Groups sentences that differ only in numbers.
-fn alike<'a>(reasons: impl Iterator<Item = &'a (Rank, Kind, &'a str)>) -> Vec<Alike> {
+fn alike<'a>(reasons: impl Iterator<Item = &'a (Rank, ReasonKind, &'a str)>) -> Vec<Alike> {
     let mut known: HashMap<String, Alike> = HashMap::new();
     for (at, (rank, _, sentence)) in reasons.enumerate() {
         let new = || Alike { sentence: String::new(), times: 0, rank: *rank, at };
@@ -287,13 +289,13 @@ pub(crate) fn forget_old(folder: &Path) {
 
 #[cfg(test)]
 mod tests {
-    use super::{End, Reasons, TOLD, form};
+    use super::{ProgramEnd, Reasons, TOLD, form};
     use std::fs;
 
     const HINT: &str = "softhca run --strict";
 
     /// What is printed for a program that wrote `lines` and ended with `end`.
-    fn told(lines: &str, end: End) -> String {
+    fn told(lines: &str, end: ProgramEnd) -> String {
         let folder = tempfile::tempdir().expect("a folder");
         let reasons = Reasons::new(folder.path()).expect("a file");
         fs::write(reasons.file(), lines).expect("written");
@@ -304,13 +306,13 @@ mod tests {
 
     #[test]
     fn the_last_ones_are_told_each_once() {
-        assert_eq!(told("", End::Failed), "");
+        assert_eq!(told("", ProgramEnd::Failed), "");
         let lines =
             "failed 7: QP 0x1f, wr_id 0x2: bad\nrefused 7: no\nnot from here\nfailed 7: QP 0x20, wr_id 0x3e: bad\n";
         let expected = "softhca: why something failed:\n  no\n  QP 0x20, wr_id 0x3e: bad (2 times)\n  not from here\n";
-        assert!(told(lines, End::Failed).starts_with(expected), "{}", told(lines, End::Failed));
+        assert!(told(lines, ProgramEnd::Failed).starts_with(expected), "{}", told(lines, ProgramEnd::Failed));
         let many: String = ('a'..'p').map(|letter| format!("failed 7: {letter}\n")).collect();
-        let told = told(&many, End::Failed);
+        let told = told(&many, ProgramEnd::Failed);
         assert!(told.contains(&format!("{TOLD} of 15 kinds")) && told.contains("  o\n"), "{told}");
         assert!(!told.contains("  a\n"), "{told}");
     }
@@ -320,7 +322,7 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let reasons = Reasons::new(folder.path()).expect("a file");
         fs::write(reasons.file(), "opened 7: a device\nrefused 7: no\n").expect("written");
-        reasons.end(End::Succeeded, false, false);
+        reasons.end(ProgramEnd::Succeeded, false, false);
         assert_eq!(fs::read_dir(folder.path()).expect("read").count(), 0);
     }
 
@@ -329,14 +331,17 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let reasons = Reasons::new(folder.path()).expect("a file");
         fs::write(reasons.file(), "failed 7: bad\n").expect("written");
-        reasons.end(End::Failed, false, true);
+        reasons.end(ProgramEnd::Failed, false, true);
         assert_eq!(fs::read_dir(folder.path()).expect("read").count(), 1);
     }
 
     #[test]
     fn a_program_that_succeeded_hears_of_requests_that_failed() {
-        assert_eq!(told("refused 7: no\nflushed 7: 3\nnoted 7: x\ndropped 7: y\nevent 7: z\n", End::Succeeded), "");
-        let told = told("refused 7: no\nfailed 7: bad\n", End::Succeeded);
+        assert_eq!(
+            told("refused 7: no\nflushed 7: 3\nnoted 7: x\ndropped 7: y\nevent 7: z\n", ProgramEnd::Succeeded),
+            ""
+        );
+        let told = told("refused 7: no\nfailed 7: bad\n", ProgramEnd::Succeeded);
         assert!(told.contains("during the run:\n  bad\n"), "{told}");
         assert!(!told.contains("no\n"), "{told}");
     }
@@ -346,14 +351,14 @@ mod tests {
     fn a_refusal_after_which_the_program_went_on_explains_nothing() {
         let tried = "opened 7: a device\nrefused 7: max_inline_data 258\nwent-on 7: after refused calls\n";
         let lines = format!("{tried}dropped 7: QP in state INIT\nfailed 7: bad rkey\nflushed 7: 3 requests\n");
-        let said = told(&lines, End::Failed);
+        let said = told(&lines, ProgramEnd::Failed);
         let expected = "softhca: why something failed:\n  bad rkey\n  QP in state INIT\nsofthca: all";
         assert!(said.starts_with(expected) && !said.contains(HINT), "{said}");
         // Another process has gone on, and this one has not.
-        let said = told("went-on 8: after\nrefused 7: no such thing\nwent-on 8: after\n", End::Failed);
+        let said = told("went-on 8: after\nrefused 7: no such thing\nwent-on 8: after\n", ProgramEnd::Failed);
         assert!(said.starts_with("softhca: why something failed:\n  no such thing\n"), "{said}");
         // The reason is printed if there is no other.
-        let said = told(tried, End::Failed);
+        let said = told(tried, ProgramEnd::Failed);
         assert!(said.starts_with("softhca: why something may have failed:\n  max_inline_data 258\n"), "{said}");
         assert!(said.contains(HINT), "{said}");
     }
@@ -361,44 +366,46 @@ mod tests {
     #[test]
     fn failures_that_the_program_saw_are_listed_first() {
         let drops: String = ('a'..'p').map(|letter| format!("dropped 7: drop {letter}\n")).collect();
-        let said = told(&format!("failed 7: bad\nevent 7: lost\n{drops}"), End::Failed);
+        let said = told(&format!("failed 7: bad\nevent 7: lost\n{drops}"), ProgramEnd::Failed);
         assert!(said.contains("kinds:\n  bad\n  lost\n  drop l\n"), "{said}");
     }
 
     #[test]
     fn counts_of_fault_rules_are_no_reasons() {
         let step = "noted 7: fault: by rule 1 (loss 5%) 10 packets were lost; the last: x of QP 0x1\n";
-        for end in [End::Succeeded, End::Stopped, End::Failed] {
+        for end in [ProgramEnd::Succeeded, ProgramEnd::Stopped, ProgramEnd::Failed] {
             assert_eq!(told(&format!("opened 7: a device\n{step}"), end), "");
         }
-        let said =
-            told(&format!("{step}failed 7: retries\nrefused 7: fault: create_qp fails by rule 2 (x)\n"), End::Failed);
+        let said = told(
+            &format!("{step}failed 7: retries\nrefused 7: fault: create_qp fails by rule 2 (x)\n"),
+            ProgramEnd::Failed,
+        );
         assert!(said.contains("failed:\n  fault: create_qp fails by rule 2 (x)\n  retries\nsofthca"), "{said}");
     }
 
     #[test]
     fn an_orderly_end_is_no_failure() {
         let teardown = "opened 7: a device\nnoted 7: has lost its peer\nflushed 7: 3 requests\n";
-        assert_eq!(told(teardown, End::Stopped), "");
+        assert_eq!(told(teardown, ProgramEnd::Stopped), "");
         // A user may have stopped the program because it waited for this packet.
-        let said = told(&format!("{teardown}dropped 7: another Q_Key\n"), End::Stopped);
+        let said = told(&format!("{teardown}dropped 7: another Q_Key\n"), ProgramEnd::Stopped);
         assert!(said.starts_with("softhca: errors during the run:\n  another Q_Key\n"), "{said}");
-        let said = told(&format!("{teardown}dropped 7: another Q_Key\nfailed 7: bad\n"), End::Stopped);
+        let said = told(&format!("{teardown}dropped 7: another Q_Key\nfailed 7: bad\n"), ProgramEnd::Stopped);
         assert!(said.starts_with("softhca: errors during the run:\n  bad\n  has lost its peer\n  another"), "{said}");
     }
 
     #[test]
     fn a_failure_without_an_adapter_error_points_to_the_strict_mode() {
-        let said = told("opened 7: a device\n", End::Failed);
+        let said = told("opened 7: a device\n", ProgramEnd::Failed);
         assert!(said.contains(HINT) && said.lines().count() == 1, "{said}");
-        let said = told("opened 7: a device\nnoted 7: has lost its peer\n", End::Failed);
+        let said = told("opened 7: a device\nnoted 7: has lost its peer\n", ProgramEnd::Failed);
         assert!(said.contains("may have failed:\n  has lost its peer\n") && said.contains(HINT), "{said}");
         for (lines, end) in [
-            ("", End::Failed),
-            ("opened 7: a device\nfailed 7: bad\n", End::Failed),
-            ("opened 7: a device\nrefused 7: no\n", End::Failed),
-            ("opened 7: a device\n", End::Stopped),
-            ("opened 7: a device\n", End::Succeeded),
+            ("", ProgramEnd::Failed),
+            ("opened 7: a device\nfailed 7: bad\n", ProgramEnd::Failed),
+            ("opened 7: a device\nrefused 7: no\n", ProgramEnd::Failed),
+            ("opened 7: a device\n", ProgramEnd::Stopped),
+            ("opened 7: a device\n", ProgramEnd::Succeeded),
         ] {
             assert!(!told(lines, end).contains(HINT), "{lines} {end:?}");
         }
@@ -409,7 +416,7 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let reasons = Reasons::new(folder.path()).expect("a file");
         fs::write(reasons.file(), b"failed 7: \x1b[2J\x07 \xff\n").expect("written");
-        let (told, _) = reasons.told(End::Failed, false);
+        let (told, _) = reasons.told(ProgramEnd::Failed, false);
         assert!(told.chars().all(|letter| letter == '\n' || !letter.is_control()), "{told:?}");
     }
 

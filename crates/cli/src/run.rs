@@ -22,7 +22,7 @@ use crate::place::{self, Host};
 use crate::preload::{self, Extras};
 use crate::program::{Program, search_path};
 use crate::ready::{self, Surroundings};
-use crate::reasons::{self, End, Reasons};
+use crate::reasons::{self, ProgramEnd, Reasons};
 use crate::shared_memory;
 use crate::signals::{self, Caught};
 use crate::start;
@@ -164,13 +164,13 @@ fn command(run: &Run, extras: Extras, library: &Path, run_dir: &Path, reasons: &
 }
 
 /// How a program has ended. `asked`: a signal has asked it to end.
-fn how_it_ended(status: ExitStatus, asked: bool) -> End {
+fn how_it_ended(status: ExitStatus, asked: bool) -> ProgramEnd {
     match (status.code(), status.signal()) {
-        (Some(0), _) => End::Succeeded,
-        (None, Some(signal)) if signals::asks_to_end(signal) => End::Stopped,
+        (Some(0), _) => ProgramEnd::Succeeded,
+        (None, Some(signal)) if signals::asks_to_end(signal) => ProgramEnd::Stopped,
         // A shell reports a program that was ended by a signal in this way.
-        (Some(code), _) if asked || signals::asks_to_end(code - 128) => End::Stopped,
-        _ => End::Failed,
+        (Some(code), _) if asked || signals::asks_to_end(code - 128) => ProgramEnd::Stopped,
+        _ => ProgramEnd::Failed,
     }
 }
 
@@ -183,7 +183,7 @@ pub(crate) fn exit_code(status: ExitStatus) -> u8 {
 #[cfg(test)]
 mod tests {
     use super::{exit_code, how_it_ended, search_path};
-    use crate::reasons::End;
+    use crate::reasons::ProgramEnd;
     use std::os::unix::process::ExitStatusExt;
     use std::path::Path;
     use std::process::ExitStatus;
@@ -198,16 +198,16 @@ mod tests {
     #[test]
     fn a_program_that_is_asked_to_end_has_not_failed() {
         for (status, asked, end) in [
-            (0, false, End::Succeeded),
-            (0, true, End::Succeeded),
-            (1 << 8, false, End::Failed),
-            (1 << 8, true, End::Stopped),
-            (143 << 8, false, End::Stopped),
-            (15, false, End::Stopped),
-            (2, false, End::Stopped),
-            (6, true, End::Failed),
-            (9, false, End::Failed),
-            (137 << 8, false, End::Failed),
+            (0, false, ProgramEnd::Succeeded),
+            (0, true, ProgramEnd::Succeeded),
+            (1 << 8, false, ProgramEnd::Failed),
+            (1 << 8, true, ProgramEnd::Stopped),
+            (143 << 8, false, ProgramEnd::Stopped),
+            (15, false, ProgramEnd::Stopped),
+            (2, false, ProgramEnd::Stopped),
+            (6, true, ProgramEnd::Failed),
+            (9, false, ProgramEnd::Failed),
+            (137 << 8, false, ProgramEnd::Failed),
         ] {
             assert_eq!(how_it_ended(ExitStatus::from_raw(status), asked), end, "{status} {asked}");
         }

@@ -9,7 +9,7 @@ use abi::layout::Record;
 use abi::ucma::PRIVATE_DATA_MAX;
 use abi::ucma::connection::{NextEventAnswer, UdParam, known};
 use bytemuck::bytes_of;
-use engine::reason::{Kind, Note, note};
+use engine::reason::{Note, ReasonKind, note};
 use engine::{Result, refusal};
 
 use crate::commands::addresses;
@@ -189,7 +189,7 @@ impl Event {
         let sentence = bytes.get(size_of::<NextEventAnswer>()..).unwrap_or_default();
         let reason = (!sentence.is_empty()).then(|| String::from_utf8_lossy(sentence).into_owned());
         if let Some(reason) = &reason {
-            note(Note::new(Kind::Event), format_args!("{reason}"));
+            note(Note::new(ReasonKind::Event), format_args!("{reason}"));
         }
         Ok(Self {
             cookie: record.uid,

@@ -41,7 +41,7 @@ use crate::network::{Network, Udp};
 use crate::paths::Paths;
 use crate::pollers::Pollers;
 use crate::qp::Qp;
-use crate::reason::{Attached, Kind, Note, note};
+use crate::reason::{Attached, Note, ReasonKind, note};
 use crate::remote_srq::SrqOwners;
 use crate::request;
 use crate::special::{Special, SpecialWord};
@@ -249,7 +249,7 @@ impl Engine {
         if self.agent.is_gone.swap(true, Ordering::Relaxed) {
             return;
         }
-        note(Note::new(Kind::Event), format_args!("{why}: the device is lost (IBV_EVENT_DEVICE_FATAL)"));
+        note(Note::new(ReasonKind::Event), format_args!("{why}: the device is lost (IBV_EVENT_DEVICE_FATAL)"));
         for lane in self.lanes.list().iter() {
             lane.kill();
         }

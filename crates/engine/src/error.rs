@@ -6,7 +6,7 @@ use std::io;
 
 use abi::errno::Errno;
 
-use crate::reason::{Kind, Note, note};
+use crate::reason::{Note, ReasonKind, note};
 
 /// A refused call.
 pub type Error = abi::Refusal;
@@ -17,7 +17,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 /// Makes the error and notes its reason. Call this once, where the refusal is decided.
 pub fn refusal(errno: Errno, reason: impl Into<Cow<'static, str>>) -> Error {
     let reason = reason.into();
-    note(Note::new(Kind::Refused), format_args!("{reason}"));
+    note(Note::new(ReasonKind::Refused), format_args!("{reason}"));
     Error { errno, reason }
 }
 

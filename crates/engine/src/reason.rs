@@ -17,7 +17,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use abi::queue::{REASON_LEN, REASONS, context_page};
-pub use abi::reason::{Kind, clean};
+pub use abi::reason::{ReasonKind, clean};
 use abi::reason::{ReasonRecord, SENTENCE_MAX};
 use parking_lot::Mutex;
 use shm::cancellation::without_cancellation;
@@ -43,7 +43,7 @@ const LONGEST: usize = 2000;
 #[derive(Clone, Copy, Debug)]
 pub struct Note {
     /// The kind of reason.
-    pub kind: Kind,
+    pub kind: ReasonKind,
     /// The QP; 0 for none.
     pub qpn: u32,
     /// The request, if any.
@@ -58,7 +58,7 @@ pub struct Note {
 impl Note {
     /// A note without QP and request.
     #[must_use]
-    pub fn new(kind: Kind) -> Self {
+    pub fn new(kind: ReasonKind) -> Self {
         Self { kind, qpn: 0, wr_id: None, status: 0, page: 0 }
     }
 }
@@ -75,7 +75,7 @@ struct Page {
     written: u32,
     /// The last sentence, and how often it was noted in a row.
     last: String,
-    last_kind: Kind,
+    last_kind: ReasonKind,
     count: u32,
 }
 
@@ -117,11 +117,11 @@ impl Attached {
             view,
             written: 0,
             last: String::new(),
-            last_kind: Kind::Noted,
+            last_kind: ReasonKind::Noted,
             count: 0,
         };
         if is_home && is_first {
-            let homeless = log.kept.iter().filter(|(note, _)| note.page == 0 && note.kind != Kind::Dropped);
+            let homeless = log.kept.iter().filter(|(note, _)| note.page == 0 && note.kind != ReasonKind::Dropped);
             homeless.for_each(|(note, sentence)| page.write(note, sentence));
         }
         log.pages.push(page);
@@ -129,7 +129,7 @@ impl Attached {
     }
 
     /// A note about an object of this engine.
-    pub(crate) fn note(&self, kind: Kind) -> Note {
+    pub(crate) fn note(&self, kind: ReasonKind) -> Note {
         Note { page: self.0, ..Note::new(kind) }
     }
 }
@@ -141,7 +141,7 @@ impl Drop for Attached {
 }
 
 /// Passes a sentence to another library of the process. Returns whether that library notes it.
-pub type Forward = fn(Kind, &str) -> bool;
+pub type Forward = fn(ReasonKind, &str) -> bool;
 
 static FORWARD: OnceLock<Forward> = OnceLock::new();
 
@@ -165,24 +165,24 @@ fn noted(about: Note, sentence: fmt::Arguments<'_>) {
         return;
     }
     match about.kind {
-        Kind::Flushed => tracing::debug!(target: "softhca::reason", "{sentence}"),
+        ReasonKind::Flushed => tracing::debug!(target: "softhca::reason", "{sentence}"),
         _ => tracing::warn!(target: "softhca::reason", "{sentence}"),
     }
     let mut log = log().lock();
     log.append(Line::Reason(about.kind, &sentence));
-    if about.kind == Kind::Refused {
+    if about.kind == ReasonKind::Refused {
         REFUSED.store(true, Ordering::Relaxed);
     }
     // Dropped packets have a table of their own there, so that other hosts cannot displace
     // sentences.
     let is_its = |page: &&mut Page| if about.page == 0 { page.is_home } else { page.name == about.page };
-    if about.kind != Kind::Dropped
+    if about.kind != ReasonKind::Dropped
         && let Some(page) = log.pages.iter_mut().find(is_its)
     {
         page.write(&about, &sentence);
     }
-    let is_again = |note: &Note| note.kind == Kind::Flushed && note.qpn == about.qpn;
-    let again = about.kind == Kind::Flushed && log.kept.back().is_some_and(|(note, _)| is_again(note));
+    let is_again = |note: &Note| note.kind == ReasonKind::Flushed && note.qpn == about.qpn;
+    let again = about.kind == ReasonKind::Flushed && log.kept.back().is_some_and(|(note, _)| is_again(note));
     if again {
         log.kept.pop_back();
     } else if log.kept.len() == KEPT {
@@ -245,8 +245,8 @@ impl Page {
         }
         // Every connection that ends notes flushed requests. All such notes in a row share one
         // record.
-        let flushed = note.kind == Kind::Flushed;
-        let again = self.last == sentence || (flushed && self.last_kind == Kind::Flushed);
+        let flushed = note.kind == ReasonKind::Flushed;
+        let again = self.last == sentence || (flushed && self.last_kind == ReasonKind::Flushed);
         self.last_kind = note.kind;
         if self.count > 0 && again {
             self.count += 1;
@@ -287,7 +287,7 @@ impl Page {
 #[macro_export]
 macro_rules! reason {
     ($($arg:tt)*) => {
-        $crate::reason::note($crate::reason::Note::new($crate::reason::Kind::Noted), format_args!($($arg)*))
+        $crate::reason::note($crate::reason::Note::new($crate::reason::ReasonKind::Noted), format_args!($($arg)*))
     };
 }
 
@@ -319,19 +319,19 @@ mod tests {
     fn a_sentence_goes_behind_the_page_of_its_engine() {
         let ((one, first), (two, second)) = (page(), page());
         for round in [1, 1, 2] {
-            let about = Note { qpn: 0x11, wr_id: Some(7), status: 12, ..first.note(Kind::Failed) };
+            let about = Note { qpn: 0x11, wr_id: Some(7), status: 12, ..first.note(ReasonKind::Failed) };
             note(about, format_args!("failed \x1b[1m in round {round}"));
         }
-        note(Note { qpn: 0x12, ..second.note(Kind::Refused) }, format_args!("{}", "long ".repeat(1000)));
+        note(Note { qpn: 0x12, ..second.note(ReasonKind::Refused) }, format_args!("{}", "long ".repeat(1000)));
         let seen = records(&one);
         let mine: Vec<_> = seen.iter().filter(|(record, _)| record.qpn == 0x11).collect();
         assert_eq!(mine.len(), 2, "{seen:?}");
         assert_eq!((mine[0].0.count, mine[0].1.as_str()), (2, "failed \u{fffd}[1m in round 1"));
         assert_eq!((mine[1].0.count, mine[1].0.wr_id, mine[1].0.has_wr_id, mine[1].0.status), (1, 7, 1, 12));
-        assert_eq!((mine[1].0.kind, mine[1].0.version % 2), (Kind::Failed as u32, 0));
+        assert_eq!((mine[1].0.kind, mine[1].0.version % 2), (ReasonKind::Failed as u32, 0));
         let long = records(&two);
         assert!(long.iter().any(|(record, text)| record.qpn == 0x12 && text.len() <= SENTENCE_MAX), "{long:?}");
-        let late = first.note(Kind::Failed);
+        let late = first.note(ReasonKind::Failed);
         drop(first);
         note(late, format_args!("too late"));
         assert_eq!(records(&one).len(), seen.len());
@@ -341,7 +341,7 @@ mod tests {
     fn the_ring_goes_round() {
         let (memory, attached) = page();
         for number in 0..3 * REASONS {
-            note(attached.note(Kind::Refused), format_args!("refusal {number}"));
+            note(attached.note(ReasonKind::Refused), format_args!("refusal {number}"));
         }
         let seen = records(&memory);
         assert_eq!(seen.len(), REASONS as usize);

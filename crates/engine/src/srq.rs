@@ -22,7 +22,7 @@ use crate::parent::{Purpose, Token, lie};
 use crate::pd::Pd;
 use crate::post_error::{PostCause, PostError, WorkQueue};
 use crate::qp::RecvWr;
-use crate::reason::{Kind, Note, note};
+use crate::reason::{Note, ReasonKind, note};
 use crate::request;
 use crate::xrc::Membership;
 
@@ -230,7 +230,7 @@ impl Srq {
     #[cold]
     fn refused(&self, cause: PostCause) -> PostError {
         let error = PostError { queue: WorkQueue::Shared(self.handle), cause };
-        note(Note::new(Kind::Refused), format_args!("{error}"));
+        note(Note::new(ReasonKind::Refused), format_args!("{error}"));
         error
     }
 

@@ -1,7 +1,7 @@
 //! The faults of a switch in short form: four rules of faults on demand (`abi::fault`), which
 //! decide for each packet. Principal type: [`Faults`].
 
-use abi::fault::{Kind, Rule};
+use abi::fault::{FaultKind, Rule};
 
 /// Probabilities (0 to 1) of the faults. The seed determines the decisions, one packet after the
 /// other. Which packet is the nth depends on the sending threads.
@@ -44,10 +44,10 @@ impl Faults {
     #[must_use]
     pub fn rules(&self) -> Vec<Rule> {
         let all = [
-            (Kind::Loss, self.loss),
-            (Kind::Duplicate, self.duplication),
-            (Kind::Reorder, self.reordering),
-            (Kind::Corrupt, self.corruption),
+            (FaultKind::Loss, self.loss),
+            (FaultKind::Duplicate, self.duplication),
+            (FaultKind::Reorder, self.reordering),
+            (FaultKind::Corrupt, self.corruption),
         ];
         // Each rule has its own random sequence.
         let rules =

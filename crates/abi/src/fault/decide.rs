@@ -10,7 +10,7 @@ use std::borrow::Borrow;
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::{Kind, Rule, Sort, Way, When};
+use super::{FaultKind, Rule, Sort, Way, When};
 
 /// The direction of one packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -170,7 +170,7 @@ impl Armed {
         let select = &self.rule.select;
         let way = match (&self.rule.kind, select.direction) {
             // The side without a receive request is the receiver of the packet.
-            (Kind::Rnr, _) => facts.direction == Direction::In,
+            (FaultKind::Rnr, _) => facts.direction == Direction::In,
             (_, None | Some(Way::Out)) => facts.direction == Direction::Out,
             (_, Some(Way::In)) => facts.direction == Direction::In,
             (_, Some(Way::Both)) => true,
@@ -184,7 +184,7 @@ impl Armed {
             && select.port.is_none_or(|port| port == facts.port)
             && self.peer.is_none_or(|peer| peer == facts.peer)
             && select.qp.is_none_or(|qp| qp == facts.qpn || qp == facts.peer_qpn)
-            && (self.rule.kind != Kind::GhostAck || Sort::Ack.has(facts))
+            && (self.rule.kind != FaultKind::GhostAck || Sort::Ack.has(facts))
     }
 
     /// Whether the rule may apply to a packet of this queue pair.
@@ -217,24 +217,24 @@ pub fn decide<A: Borrow<Armed>>(rules: &[A], facts: &Facts, now: u64) -> Verdict
     for (index, armed) in rules.iter().enumerate() {
         let armed = armed.borrow();
         let kind = &armed.rule.kind;
-        let waits = matches!(kind, Kind::Delay { .. } | Kind::Bandwidth(_));
+        let waits = matches!(kind, FaultKind::Delay { .. } | FaultKind::Bandwidth(_));
         if !kind.is_of_packets() || !armed.is_for(facts) || (!waits && verdict.fate != Fate::Good) {
             continue;
         }
         let Some(n) = armed.acts() else { continue };
         let number = || Dice(!armed.rule.when.seed).number(n);
         match *kind {
-            Kind::Loss => verdict.fate = Fate::Lost,
-            Kind::Duplicate => verdict.fate = Fate::Twice,
-            Kind::Reorder => verdict.fate = Fate::Late,
-            Kind::Corrupt => verdict.fate = Fate::Damaged(number()),
-            Kind::GhostAck => verdict.fate = Fate::Ghost,
-            Kind::Delay { by, jitter } => {
+            FaultKind::Loss => verdict.fate = Fate::Lost,
+            FaultKind::Duplicate => verdict.fate = Fate::Twice,
+            FaultKind::Reorder => verdict.fate = Fate::Late,
+            FaultKind::Corrupt => verdict.fate = Fate::Damaged(number()),
+            FaultKind::GhostAck => verdict.fate = Fate::Ghost,
+            FaultKind::Delay { by, jitter } => {
                 let more = if jitter == 0 { 0 } else { number() % (2 * jitter + 1) };
                 let until = verdict.until.unwrap_or(now).saturating_add((by + more).saturating_sub(jitter));
                 verdict.until = Some(until);
             }
-            Kind::Bandwidth(bits) => {
+            FaultKind::Bandwidth(bits) => {
                 let until = armed.slow(bits, facts.len, now);
                 verdict.until = Some(verdict.until.map_or(until, |other| other.saturating_add(until - now)));
             }

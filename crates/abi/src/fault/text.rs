@@ -15,7 +15,7 @@ use winnow::combinator::{opt, preceded, terminated};
 use winnow::error::{ErrMode, ParserError};
 use winnow::token::take_while;
 
-use super::{Kind, Rule, Select, Sort, Way, When};
+use super::{FaultKind, Rule, Select, Sort, Way, When};
 use crate::command::ROWS;
 use crate::errno::Errno;
 
@@ -192,36 +192,36 @@ fn rule(input: &mut &str) -> Parsed<Rule> {
 }
 
 /// The kind of this name, with what belongs to it.
-fn kind(input: &mut &str, name: &str, when: &mut When) -> Parsed<Kind> {
+fn kind(input: &mut &str, name: &str, when: &mut When) -> Parsed<FaultKind> {
     Ok(match name {
-        "loss" => rated(input, when, Kind::Loss)?,
-        "duplicate" => rated(input, when, Kind::Duplicate)?,
-        "reorder" => rated(input, when, Kind::Reorder)?,
-        "corrupt" => rated(input, when, Kind::Corrupt)?,
-        "rnr" => rated(input, when, Kind::Rnr)?,
-        "ghost-ack" => rated(input, when, Kind::GhostAck)?,
+        "loss" => rated(input, when, FaultKind::Loss)?,
+        "duplicate" => rated(input, when, FaultKind::Duplicate)?,
+        "reorder" => rated(input, when, FaultKind::Reorder)?,
+        "corrupt" => rated(input, when, FaultKind::Corrupt)?,
+        "rnr" => rated(input, when, FaultKind::Rnr)?,
+        "ghost-ack" => rated(input, when, FaultKind::GhostAck)?,
         "delay" => {
             let by = time("delay", value(input, "delay", TIMES)?)?;
             let jitter = if follows(input, "jitter")? { time("jitter", value(input, "jitter", TIMES)?)? } else { 0 };
-            Kind::Delay { by, jitter }
+            FaultKind::Delay { by, jitter }
         }
-        "bandwidth" => Kind::Bandwidth(speed(value(input, "bandwidth", SPEEDS)?)?),
+        "bandwidth" => FaultKind::Bandwidth(speed(value(input, "bandwidth", SPEEDS)?)?),
         "fail" => {
             let command = command(value(input, "fail", "a command and an errno")?)?;
             let errno = errno(value(input, "fail", "a command and an errno")?)?;
-            Kind::Fail { command, errno }
+            FaultKind::Fail { command, errno }
         }
         "cm-reject" => {
             let reason = optional(input)?.map(|word| number("reason", word)).transpose()?;
             let reason = u16::try_from(reason.unwrap_or(DECLINED.into()));
-            Kind::CmReject { reason: reason.or_else(|_| bad("reason must be below 65536"))? }
+            FaultKind::CmReject { reason: reason.or_else(|_| bad("reason must be below 65536"))? }
         }
-        "cm-timeout" => Kind::CmTimeout,
+        "cm-timeout" => FaultKind::CmTimeout,
         "port-down" => {
             let lasts = if follows(input, "for")? { time("for", value(input, "for", TIMES)?)?.max(1) } else { 0 };
-            Kind::PortDown { lasts }
+            FaultKind::PortDown { lasts }
         }
-        "remove" => Kind::Remove,
+        "remove" => FaultKind::Remove,
         other => return bad(format!("unknown kind of fault {other:?}; kinds are {}", kinds())),
     })
 }
@@ -233,25 +233,30 @@ fn fits(rule: &Rule) -> Parsed<()> {
     if !kind.is_of_engines() && (select.qp.is_some() || select.opcode.is_some() || select.direction.is_some()) {
         return bad(format!("{name} does not take qp, opcode or direction: it does not act on packets"));
     }
-    if *kind == Kind::Rnr && select.direction.is_some() {
+    if *kind == FaultKind::Rnr && select.direction.is_some() {
         return bad("rnr does not take direction: the receiver of a request always answers it");
     }
-    if select.opcode == Some(Sort::Cm) && matches!(kind, Kind::GhostAck | Kind::Rnr) {
+    if select.opcode == Some(Sort::Cm) && matches!(kind, FaultKind::GhostAck | FaultKind::Rnr) {
         return bad(format!(
             "{name} does not take opcode cm: connection manager datagrams are not acknowledged; use loss, delay, duplicate, \
              reorder, corrupt or bandwidth"
         ));
     }
-    if matches!(kind, Kind::PortDown { .. } | Kind::Remove) && (*when != When { seed: when.seed, ..When::default() }) {
+    if matches!(kind, FaultKind::PortDown { .. } | FaultKind::Remove)
+        && (*when != When { seed: when.seed, ..When::default() })
+    {
         return bad(format!("{name} happens at once: it does not take rate, nth, every, after or count"));
     }
-    if !kind.is_of_engines() && select.peer.is_some() && !matches!(kind, Kind::CmReject { .. } | Kind::CmTimeout) {
+    if !kind.is_of_engines()
+        && select.peer.is_some()
+        && !matches!(kind, FaultKind::CmReject { .. } | FaultKind::CmTimeout)
+    {
         return bad(format!("{name} does not take peer: it acts neither on packets nor on connection requests"));
     }
     Ok(())
 }
 
-fn rated(input: &mut &str, when: &mut When, kind: Kind) -> Parsed<Kind> {
+fn rated(input: &mut &str, when: &mut When, kind: FaultKind) -> Parsed<FaultKind> {
     when.rate = optional(input)?.map(rate).transpose()?;
     Ok(kind)
 }
@@ -364,7 +369,7 @@ impl fmt::Display for Time {
     }
 }
 
-impl fmt::Display for Kind {
+impl fmt::Display for FaultKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Loss => f.write_str("loss"),
@@ -402,7 +407,12 @@ impl fmt::Display for Rule {
             let percent = (rate * 100.0 * 1e9).round() / 1e9;
             let key = if matches!(
                 kind,
-                Kind::Loss | Kind::Duplicate | Kind::Reorder | Kind::Corrupt | Kind::Rnr | Kind::GhostAck
+                FaultKind::Loss
+                    | FaultKind::Duplicate
+                    | FaultKind::Reorder
+                    | FaultKind::Corrupt
+                    | FaultKind::Rnr
+                    | FaultKind::GhostAck
             ) {
                 ""
             } else {

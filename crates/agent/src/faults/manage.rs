@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use abi::fault::{Armed, Kind, Rule, Sort, parse_all};
+use abi::fault::{Armed, FaultKind, Rule, Sort, parse_all};
 use serde_json::{Value, json};
 
 use super::publish::{counts, is_behind};
@@ -43,14 +43,14 @@ impl World {
         let mut entry = Entry { armed, scope, device, port: None, counted: (0, 0) };
         let mut has_changed = false;
         match rule.kind {
-            Kind::PortDown { lasts } => {
+            FaultKind::PortDown { lasts } => {
                 let port = rule.select.port.unwrap_or(1);
                 let until = (lasts > 0).then(|| Instant::now() + Duration::from_nanos(lasts));
                 entry.port = Some((device.unwrap_or(0), port, until));
                 has_changed = self.set_port(device.unwrap_or(0), port, false);
                 entry.counted = (1, 1);
             }
-            Kind::Remove => entry.counted = self.remove_for(&entry),
+            FaultKind::Remove => entry.counted = self.remove_for(&entry),
             _ => {}
         }
         (entry, has_changed)
@@ -124,14 +124,14 @@ impl World {
             );
         }
         match rule.kind {
-            Kind::PortDown { .. } | Kind::Remove if matches!(scope, Scope::Own(_)) => {
+            FaultKind::PortDown { .. } | FaultKind::Remove if matches!(scope, Scope::Own(_)) => {
                 Err(format!("{}: this is for `softhca fault add`, not for the rules of one program", rule.kind))
             }
-            Kind::PortDown { .. } if scope != Scope::All => {
+            FaultKind::PortDown { .. } if scope != Scope::All => {
                 Err("port-down: other users' programs have the port as well; only root and the agent's own user may"
                     .into())
             }
-            Kind::PortDown { .. } => {
+            FaultKind::PortDown { .. } => {
                 let ports = self.devices.get(device.unwrap_or(0)).map_or(0, |device| device.ports.len());
                 let port = rule.select.port.unwrap_or(1);
                 let there = (1..=ports).contains(&(port as usize));

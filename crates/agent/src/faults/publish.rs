@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::sync::atomic::Ordering;
 
-use abi::fault::{Kind, PLACES, TEXT_MAX, area, state};
+use abi::fault::{FaultKind, PLACES, TEXT_MAX, area, state};
 use abi::private::{Push, push};
 use abi::queue::context_page::FAULTS;
 
@@ -76,7 +76,7 @@ fn notice(world: &World, book: &Book, context: &Context, neighbours: &BTreeSet<C
             if is_harmful(entry) {
                 notice.bits |= state::LOSSY;
             }
-            if matches!(entry.rule().kind, Kind::Fail { .. }) {
+            if matches!(entry.rule().kind, FaultKind::Fail { .. }) {
                 notice.bits |= state::COMMANDS;
             }
         } else if is_harmful(entry) {

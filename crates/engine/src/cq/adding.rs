@@ -8,7 +8,7 @@ use super::{Armed, Cq, CqRing};
 use crate::engine::Deferred;
 use crate::memory::{Cqe, word};
 use crate::moderation::Verdict;
-use crate::reason::{Kind, note};
+use crate::reason::{ReasonKind, note};
 
 impl Cq {
     /// Adds an entry. If the queue is full, it is overrun: an error replaces the entry, after all
@@ -67,7 +67,7 @@ impl Cq {
         ring.lost = Some(Cqe { wc, timestamp, ..*entry });
         let entries = ring.wheel.size();
         note(
-            self.engine.reasons.note(Kind::Event),
+            self.engine.reasons.note(ReasonKind::Event),
             format_args!("CQ {} is overrun: its {entries} entries were not polled in time", self.handle),
         );
         if ring.armed != Armed::Nothing {

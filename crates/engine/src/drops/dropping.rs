@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use abi::queue::context_page;
-use abi::reason::{Cause, DropRecord, Kind};
+use abi::reason::{Cause, DropRecord, ReasonKind};
 use protocol::{Service, State};
 use wire::Qpn;
 use wire::grh::Network;
@@ -37,7 +37,10 @@ impl Engine {
         }
         let told = self.drops.count(cause, &dropped);
         if let Some(record) = &told {
-            note(Note { qpn: record.qpn, ..self.reasons.note(Kind::Dropped) }, format_args!("{}", record.sentence()));
+            note(
+                Note { qpn: record.qpn, ..self.reasons.note(ReasonKind::Dropped) },
+                format_args!("{}", record.sentence()),
+            );
         }
         told.is_some()
     }

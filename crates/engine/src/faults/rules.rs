@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use abi::fault::{Armed, Direction, Facts, Fate, Kind as Fault, Pair, Verdict, area, decide, state};
+use abi::fault::{Armed, Direction, Facts, Fate, FaultKind, Pair, Verdict, area, decide, state};
 use abi::queue::context_page::FAULTS;
 use abi::reason::{Cause, DropRecord};
 use protocol::Service;
@@ -13,7 +13,7 @@ use wire::{Headers, Opcode, Operation, Qpn};
 use super::{Faults, Losses};
 use crate::engine::Engine;
 use crate::qp::{Inner, Qp};
-use crate::reason::{Kind, Note, note};
+use crate::reason::{Note, ReasonKind, note};
 use crate::special::Special;
 
 impl Faults<Qp> {
@@ -51,7 +51,7 @@ impl Faults<Qp> {
     pub(super) fn withholds_receive(&self, engine: &Engine, facts: &Facts, headers: &Headers) -> bool {
         let rules = self.rules.load();
         let mut withheld = false;
-        for armed in rules.iter().filter(|armed| armed.rule.kind == Fault::Rnr && armed.is_for(facts)) {
+        for armed in rules.iter().filter(|armed| armed.rule.kind == FaultKind::Rnr && armed.is_for(facts)) {
             let acts = !withheld && armed.acts().is_some();
             self.count(armed);
             if acts {
@@ -153,7 +153,7 @@ impl Engine {
         tracing::debug!(target: "softhca::fault", "rule {id} ({rule}): {done}: {what} of QP {:#x}", facts.qpn);
         let (_, acted) = armed.counts();
         if acted.checked_ilog10().is_some_and(|digits| 10_u64.pow(digits) == acted) {
-            let about = Note { qpn: facts.qpn, ..self.reasons.note(Kind::Noted) };
+            let about = Note { qpn: facts.qpn, ..self.reasons.note(ReasonKind::Noted) };
             let packets = if acted == 1 { "packet was" } else { "packets were" };
             note(
                 about,

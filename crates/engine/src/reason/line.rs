@@ -4,7 +4,7 @@
 //! A line is `WORD PID: SENTENCE`. The word is a reason's kind, or one of two other words for facts
 //! that `softhca run` cannot see from outside. Principal type: [`Line`].
 
-use super::Kind;
+use super::ReasonKind;
 
 const OPENED: &str = "opened";
 const WENT_ON: &str = "went-on";
@@ -13,7 +13,7 @@ const WENT_ON: &str = "went-on";
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Line<'a> {
     /// A reason.
-    Reason(Kind, &'a str),
+    Reason(ReasonKind, &'a str),
     /// The process has opened a device.
     Opened,
     /// The process has made or changed an object after a refused call, so the refusal did not stop
@@ -41,11 +41,11 @@ impl<'a> Line<'a> {
             let what = match word {
                 OPENED => Self::Opened,
                 WENT_ON => Self::WentOn,
-                word => Self::Reason(Kind::of_word(word)?, sentence),
+                word => Self::Reason(ReasonKind::of_word(word)?, sentence),
             };
             Some((pid.parse().ok()?, what))
         };
-        known().unwrap_or((0, Self::Reason(Kind::Noted, line)))
+        known().unwrap_or((0, Self::Reason(ReasonKind::Noted, line)))
     }
 }
 
@@ -55,12 +55,12 @@ mod tests {
 
     #[test]
     fn a_line_is_read_as_it_was_written() {
-        let reasons = Kind::ALL.into_iter().map(|kind| Line::Reason(kind, "QP 0x1: why: because"));
+        let reasons = ReasonKind::ALL.into_iter().map(|kind| Line::Reason(kind, "QP 0x1: why: because"));
         for line in reasons.chain([Line::Opened, Line::WentOn]) {
             assert_eq!(Line::read(line.written(7).trim_end()), (7, line));
         }
         for other in ["", "failed", "failed: x", "failed x: y", "4: 5", "worse 7: y"] {
-            assert_eq!(Line::read(other), (0, Line::Reason(Kind::Noted, other)));
+            assert_eq!(Line::read(other), (0, Line::Reason(ReasonKind::Noted, other)));
         }
     }
 }

@@ -9,7 +9,7 @@ use super::{End, Names};
 use crate::engine::Engine;
 use crate::post_error::{Brief, PostCause, PostError, WorkQueue};
 use crate::qp::{Inner, Qp, Route};
-use crate::reason::{Kind, Note, note};
+use crate::reason::{Note, ReasonKind, note};
 
 impl Qp {
     /// Makes sentences name requests by the numbers of their user, for a caller that posts them
@@ -38,7 +38,7 @@ impl Qp {
             qpn: self.qpn(),
             wr_id: Some(shown),
             status: status.as_u32(),
-            ..self.engine().reasons.note(Kind::Failed)
+            ..self.engine().reasons.note(ReasonKind::Failed)
         };
         note(about, format_args!("QP {:#x}, wr_id {shown:#x}: {sentence}", self.qpn()));
         let mut known = self.why.0.lock();
@@ -61,7 +61,7 @@ impl Qp {
 
     fn refused(&self, wr_id: u64, error: PostError) -> PostError {
         // Many programs post until the queue is full, and poll then. So a full queue is no refusal.
-        let kind = if error.is_full() { Kind::Noted } else { Kind::Refused };
+        let kind = if error.is_full() { ReasonKind::Noted } else { ReasonKind::Refused };
         let shown = Some(self.user_wr_id(wr_id));
         let about = Note { qpn: self.qpn(), wr_id: shown, ..self.engine().reasons.note(kind) };
         note(about, format_args!("{error}"));
@@ -73,17 +73,17 @@ impl Qp {
     /// the cause of the error state, unless there is an earlier cause.
     #[cold]
     pub(crate) fn happened(&self, what: fmt::Arguments<'_>) {
-        self.note_as(Kind::Event, what);
+        self.note_as(ReasonKind::Event, what);
         self.caused(format_args!("it {what}"));
     }
 
     /// Notes a fact about the QP.
     #[cold]
     pub(crate) fn note(&self, what: fmt::Arguments<'_>) {
-        self.note_as(Kind::Noted, what);
+        self.note_as(ReasonKind::Noted, what);
     }
 
-    fn note_as(&self, kind: Kind, what: fmt::Arguments<'_>) {
+    fn note_as(&self, kind: ReasonKind, what: fmt::Arguments<'_>) {
         let about = Note { qpn: self.qpn(), ..self.engine().reasons.note(kind) };
         note(about, format_args!("QP {:#x} {what}", self.qpn()));
     }
@@ -111,7 +111,7 @@ impl Qp {
         }
         let cause = self.cause().unwrap_or_else(|| "unknown".into());
         let status = Status::WrFlushErr.as_u32();
-        let about = Note { qpn: self.qpn(), status, ..self.engine().reasons.note(Kind::Flushed) };
+        let about = Note { qpn: self.qpn(), status, ..self.engine().reasons.note(ReasonKind::Flushed) };
         note(
             about,
             format_args!(
