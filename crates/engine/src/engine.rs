@@ -141,15 +141,8 @@ impl Engine {
         let page = memory.view(&out.page, &mut fds)?;
 
         shm::register_barrier();
-        let (waker, wake_word) = Waker::new().map_err(by_system)?;
         let flags = if is_home { Faults::<Qp>::ask(&page)? } else { 0 };
-        let hello = EngineHello { pid: std::process::id(), flags };
-        let hello = request::private(command::ENGINE_HELLO, &hello, size_of::<EngineHelloAnswer>());
-        let answer = control.call(&hello, &[wake_word.as_fd(), waker.kick_fd()])?;
-        let hello: EngineHelloAnswer = answer.get(0)?;
-        let [board, push] = <[OwnedFd; 2]>::try_from(answer.fds)
-            .map_err(|_| refusal(Errno::EIO, "ENGINE_HELLO came without its descriptors"))?;
-        waker.set_push(push);
+        let (waker, hello, board) = introduce(&*control, flags)?;
         let network = control.network().unwrap_or_else(|| Arc::new(Udp));
         let simulated = control.simulated();
         let core = Core {
@@ -301,6 +294,19 @@ impl Engine {
             self.xrc_srqs.remove(srq.number());
         }
     }
+}
+
+/// Sends ENGINE_HELLO. Returns the waker of the new engine, the agent's answer and the board.
+fn introduce(control: &dyn Control, flags: u32) -> Result<(Waker, EngineHelloAnswer, OwnedFd)> {
+    let (waker, wake_word) = Waker::new().map_err(by_system)?;
+    let hello = EngineHello { pid: std::process::id(), flags };
+    let hello = request::private(command::ENGINE_HELLO, &hello, size_of::<EngineHelloAnswer>());
+    let answer = control.call(&hello, &[wake_word.as_fd(), waker.kick_fd()])?;
+    let hello: EngineHelloAnswer = answer.get(0)?;
+    let [board, push] = <[OwnedFd; 2]>::try_from(answer.fds)
+        .map_err(|_| refusal(Errno::EIO, "ENGINE_HELLO came without its descriptors"))?;
+    waker.set_push(push);
+    Ok((waker, hello, board))
 }
 
 /// A copy of the descriptor of a context's page, which is the first descriptor of its mapping.

@@ -105,13 +105,7 @@ impl Qp {
         }
         let attr_mask = counting(self.service, Attributes(attributes.attr_mask)).0;
         let attributes = ModifyQp { qp_handle: self.handle(), attr_mask, ..*attributes };
-        let request = match attr_mask & attr::RATE_LIMIT {
-            0 => request::legacy(command::MODIFY_QP, &attributes, 0),
-            _ => {
-                let body = ExModifyQp { base: attributes, rate_limit: rate.kbps, reserved: 0 };
-                abi::command::extended(command::EX_MODIFY_QP, &body, size_of::<ExModifyQpAnswer>(), 0)
-            }
-        };
+        let request = modify_command(attributes, rate);
         let takes_stream = self.takes_stream(&inner, &attributes);
         let (how, before) = match !takes_stream && self.can_modify_async(&inner, &attributes) {
             true => (How::Told, inner.state),
@@ -447,6 +441,15 @@ impl Qp {
             self.raise(kind::QP_FATAL);
         }
     }
+}
+
+/// The command that changes a QP: the extended one only if the mask names the rate limit.
+fn modify_command(attributes: ModifyQp, rate: RateLimit) -> Vec<u8> {
+    if attributes.attr_mask & attr::RATE_LIMIT == 0 {
+        return request::legacy(command::MODIFY_QP, &attributes, 0);
+    }
+    let body = ExModifyQp { base: attributes, rate_limit: rate.kbps, reserved: 0 };
+    abi::command::extended(command::EX_MODIFY_QP, &body, size_of::<ExModifyQpAnswer>(), 0)
 }
 
 /// Whether a QP may go to this state from every state, including the error states.

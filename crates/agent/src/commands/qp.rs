@@ -135,14 +135,7 @@ pub fn make(
         world.context(owner)?.memory.release(&block);
         return Err(no_handle(Kind::Qp));
     };
-    match *domain {
-        None => pd::hold(world, owner, wanted.pd)?,
-        Some(domain) => {
-            xrc::hold(world, owner, wanted.pd, 1);
-            world.tables.domains.enter(domain, qpn, owner, handle);
-        }
-    }
-    count_users(world, owner, [wanted.send_cq, wanted.recv_cq], wanted.srq, 1);
+    hold_parts(world, owner, wanted, domain.map(|domain| (domain, qpn, handle)))?;
     world.device_of_mut(owner).count_up(Kind::Qp);
     if service == Service::Ud
         && let Err(error) = world.wire.tell_hops()
@@ -151,6 +144,25 @@ pub fn make(
     }
     let (answer, out) = shape.answers(handle, qpn, mapping);
     Ok((answer, QpOut { kind: link, ..out }, fd))
+}
+
+/// Counts a new QP at the objects that it uses. `target` is the domain of an XRC target, with its
+/// number and handle.
+fn hold_parts(
+    world: &mut World,
+    owner: ContextId,
+    wanted: &QpInitAttr,
+    target: Option<(u32, u32, u32)>,
+) -> Outcome<()> {
+    match target {
+        None => pd::hold(world, owner, wanted.pd)?,
+        Some((domain, qpn, handle)) => {
+            xrc::hold(world, owner, wanted.pd, 1);
+            world.tables.domains.enter(domain, qpn, owner, handle);
+        }
+    }
+    count_users(world, owner, [wanted.send_cq, wanted.recv_cq], wanted.srq, 1);
+    Ok(())
 }
 
 /// What carries a queue pair's data: packets, or on an iWARP device a stream.

@@ -96,26 +96,34 @@ impl Engine {
             }
             let sound = self.arm_to_rest(&mut idle);
             if !self.check_before_sleep() && !waker.stop.load(Ordering::Relaxed) {
-                let bulky = !idle.gave_back && self.lanes.list().iter().any(|lane| lane.is_bulky());
-                let limit = self.longest_sleep(sound, bulky);
-                let quiet = bulky.then(|| idle.quiet_since());
-                let streams = self.net.streams.ready();
-                told = match self.net.inbox().filter(|inbox| inbox.lease.as_ref().is_some_and(|c| c.is_ours(&self))) {
-                    None => waker.sleep_on(streams, &mut std::iter::empty(), limit),
-                    Some(inbox) => {
-                        let limit = Some(limit.unwrap_or(BEAT).min(BEAT));
-                        inbox.with_sockets(|sockets| waker.sleep_on(streams, sockets, limit))
-                    }
-                };
-                if quiet.is_some_and(|since| since.elapsed() >= QUIET) {
-                    self.give_back();
-                    idle.gave_back = true;
-                }
+                told = self.sleep(&mut idle, sound);
             }
             waker.wake_word.disarm();
             waker.goes_to_work();
             idle.woke(tsc::now());
         }
+    }
+
+    /// Sleeps until there is work or a timer is due. Returns whether the agent has sent pushes.
+    /// `sound` is as for [`Engine::longest_sleep`].
+    fn sleep(&self, idle: &mut IdlePolicy, sound: bool) -> bool {
+        let waker = &self.waker;
+        let bulky = !idle.gave_back && self.lanes.list().iter().any(|lane| lane.is_bulky());
+        let limit = self.longest_sleep(sound, bulky);
+        let quiet = bulky.then(|| idle.quiet_since());
+        let streams = self.net.streams.ready();
+        let told = match self.net.inbox().filter(|inbox| inbox.lease.as_ref().is_some_and(|c| c.is_ours(self))) {
+            None => waker.sleep_on(streams, &mut std::iter::empty(), limit),
+            Some(inbox) => {
+                let limit = Some(limit.unwrap_or(BEAT).min(BEAT));
+                inbox.with_sockets(|sockets| waker.sleep_on(streams, sockets, limit))
+            }
+        };
+        if quiet.is_some_and(|since| since.elapsed() >= QUIET) {
+            self.give_back();
+            idle.gave_back = true;
+        }
+        told
     }
 
     /// The longest time to sleep. `sound`: peers certainly see the wake word. `bulky`: lanes have
