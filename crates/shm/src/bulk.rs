@@ -35,35 +35,35 @@ pub struct BulkSlot {
     pub offset: u32,
     /// Number of bytes that were reserved.
     pub len: u32,
-    claim: Claim,
+    reservation: Reservation,
 }
 
 /// The writing end of a bulk ring.
 #[derive(Debug)]
 pub struct BulkTx {
-    claims: Claims,
+    reservations: Reservations,
     bytes: Window,
 }
 
 impl BulkTx {
     /// The writing end of a fresh ring over `bytes`, whose head word is in `control`.
     pub(crate) fn new(control: Window, bytes: Window) -> Self {
-        Self { claims: Claims::new(control), bytes }
+        Self { reservations: Reservations::new(control), bytes }
     }
 
     /// Reserves `len` contiguous bytes (1 to [`PIECE_MAX`], else it panics); `None` when the
     /// consumer must release some first.
     pub fn reserve(&mut self, len: usize) -> Result<Option<BulkSlot>, Broken> {
-        let Some(claim) = self.claims.claim(len)? else {
+        let Some(reservation) = self.reservations.reserve(len)? else {
             return Ok(None);
         };
-        Ok(Some(BulkSlot { offset: claim.offset, len: len as u32, claim }))
+        Ok(Some(BulkSlot { offset: reservation.offset, len: len as u32, reservation }))
     }
 
     /// The bytes of a reserved piece. Panics when it lies outside of this ring.
     #[inline]
     pub fn sink(&mut self, slot: &BulkSlot) -> Sink<'_> {
-        self.bytes.sink(slot.offset as usize, slot.len as usize).expect("a claim lies inside the ring")
+        self.bytes.sink(slot.offset as usize, slot.len as usize).expect("a reservation lies inside the ring")
     }
 
     /// Reserves room for `bytes` as [`BulkTx::reserve`] does, and copies `bytes` in.
@@ -79,22 +79,22 @@ impl BulkTx {
     /// Undoes the latest reservation, whose cell could not be pushed. Panics when it is not the
     /// latest.
     pub fn cancel(&mut self, slot: BulkSlot) {
-        self.claims.cancel(slot.claim);
+        self.reservations.cancel(slot.reservation);
     }
 
     /// Whether the consumer has released everything.
     pub fn idle(&mut self) -> bool {
-        self.claims.idle()
+        self.reservations.idle()
     }
 
     /// How many bytes of the ring are in use: a power of two from [`REACH`] to [`BULK`].
     pub fn reach(&self) -> usize {
-        self.claims.reach as usize
+        self.reservations.reach as usize
     }
 
     /// Uses twice as many bytes of the ring, if there are more.
     pub fn grow(&mut self) {
-        self.claims.grow();
+        self.reservations.grow();
     }
 
     /// Gives the ring's pages back to the system if the ring is idle, and uses only [`REACH`] bytes
@@ -103,7 +103,7 @@ impl BulkTx {
         if !self.idle() {
             return Ok(false);
         }
-        self.claims.reach = REACH as u32;
+        self.reservations.reach = REACH as u32;
         self.bytes.region().punch(self.bytes.start(), BULK)?;
         Ok(true)
     }
@@ -154,7 +154,7 @@ impl BulkRx {
 
 /// A reservation by its positions, which count bytes since the beginning (modulo 2^32).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Claim {
+pub(crate) struct Reservation {
     pub(crate) offset: u32,
     before: u32,
     after: u32,
@@ -162,7 +162,7 @@ pub(crate) struct Claim {
 
 /// What the producer has reserved: the arithmetic of [`BulkTx`], without the bytes.
 #[derive(Debug)]
-pub(crate) struct Claims<M: Memory = Window> {
+pub(crate) struct Reservations<M: Memory = Window> {
     control: M,
     /// The end of the latest reservation.
     tail: u32,
@@ -173,7 +173,7 @@ pub(crate) struct Claims<M: Memory = Window> {
     broken: bool,
 }
 
-impl<M: Memory> Claims<M> {
+impl<M: Memory> Reservations<M> {
     pub(crate) fn new(control: M) -> Self {
         Self::at(control, 0)
     }
@@ -182,7 +182,7 @@ impl<M: Memory> Claims<M> {
         Self { control, tail: start, head: start, reach: REACH as u32, broken: false }
     }
 
-    pub(crate) fn claim(&mut self, len: usize) -> Result<Option<Claim>, Broken> {
+    pub(crate) fn reserve(&mut self, len: usize) -> Result<Option<Reservation>, Broken> {
         assert!((1..=PIECE_MAX).contains(&len), "a piece of {len} bytes, 1 to {PIECE_MAX} are allowed");
         let len = round_up(len as u32);
         let at = self.tail % SIZE;
@@ -195,16 +195,16 @@ impl<M: Memory> Claims<M> {
             }
         }
         let before = std::mem::replace(&mut self.tail, after);
-        Ok(Some(Claim { offset: start % SIZE, before, after }))
+        Ok(Some(Reservation { offset: start % SIZE, before, after }))
     }
 
     pub(crate) fn grow(&mut self) {
         self.reach = (self.reach * 2).min(SIZE);
     }
 
-    pub(crate) fn cancel(&mut self, claim: Claim) {
-        assert!(claim.after == self.tail, "only the latest reservation can be cancelled");
-        self.tail = claim.before;
+    pub(crate) fn cancel(&mut self, reservation: Reservation) {
+        assert!(reservation.after == self.tail, "only the latest reservation can be cancelled");
+        self.tail = reservation.before;
     }
 
     pub(crate) fn idle(&mut self) -> bool {
@@ -249,7 +249,7 @@ impl<M: Memory> Releases<M> {
         }
         let skipped = offset.wrapping_sub(self.head) % SIZE;
         self.head = self.head.wrapping_add(skipped).wrapping_add(round_up(len));
-        // Release: pairs with the acquire load in `Claims::look_at_head`.
+        // Release: pairs with the acquire load in `Reservations::look_at_head`.
         self.control.store(BULK_HEAD, self.head, Ordering::Release);
     }
 }
@@ -269,7 +269,7 @@ fn round_up(len: u32) -> u32 {
 
 /// Both ends of a ring that has been in use up to position `start`, all of it released.
 #[cfg(test)]
-pub(crate) fn used_until<M: Memory + Clone>(control: M, start: u32) -> (Claims<M>, Releases<M>) {
+pub(crate) fn used_until<M: Memory + Clone>(control: M, start: u32) -> (Reservations<M>, Releases<M>) {
     control.store(BULK_HEAD, start, Ordering::Relaxed);
-    (Claims::at(control.clone(), start), Releases::at(control, start))
+    (Reservations::at(control.clone(), start), Releases::at(control, start))
 }

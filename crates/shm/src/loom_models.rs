@@ -192,14 +192,14 @@ fn bulk_pieces() {
     loom::model(|| {
         let memory = Model::new();
         let (mut ring, mut consumer) = ring::used_until(memory.clone(), 0);
-        let (mut claims, mut releases) = bulk::used_until(memory.clone(), 0);
+        let (mut reservations, mut releases) = bulk::used_until(memory.clone(), 0);
         let theirs = memory.clone();
         let poster = thread::spawn(move || {
             let mut posted = Vec::new();
             for (number, len) in [(1, 128), (2, 64), (3, 100), (4, 60)] {
-                if let Some(claim) = claims.claim(len).expect("an honest peer breaks nothing") {
-                    theirs.write_lines(claim.offset, len, number);
-                    ring.push(&[number, claim.offset as u8, len as u8]).expect("the cells suffice");
+                if let Some(reservation) = reservations.reserve(len).expect("an honest peer breaks nothing") {
+                    theirs.write_lines(reservation.offset, len, number);
+                    ring.push(&[number, reservation.offset as u8, len as u8]).expect("the cells suffice");
                     posted.push(number);
                 }
             }

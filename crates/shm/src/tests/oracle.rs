@@ -109,17 +109,17 @@ fn bulk_op() -> impl Strategy<Value = BulkOp> {
     ]
 }
 
-/// A piece as the oracle knows it: the claim, its length, how much of the ring it uses (skipped
-/// bytes included), and the offset after which it was made.
+/// A piece as the oracle knows it: the reservation, its length, how much of the ring it uses
+/// (skipped bytes included), and the offset after which it was made.
 struct Piece {
-    claim: bulk::Claim,
+    reservation: bulk::Reservation,
     len: usize,
     uses: usize,
     after: usize,
 }
 
 fn run_bulk(start: u32, ops: &[BulkOp]) {
-    let (mut claims, mut releases) = bulk::used_until(direction(), start);
+    let (mut reservations, mut releases) = bulk::used_until(direction(), start);
     let mut pieces: VecDeque<Piece> = VecDeque::new();
     let mut at = start as usize % BULK;
     let mut reach = REACH;
@@ -129,35 +129,35 @@ fn run_bulk(start: u32, ops: &[BulkOp]) {
             BulkOp::Reserve(len) => {
                 let lines = len.next_multiple_of(64);
                 let skipped = if at + lines > reach { BULK - at } else { 0 };
-                let claim = claims.claim(len).unwrap();
-                assert_eq!(claim.is_some(), used + skipped + lines <= BULK);
-                assert!(claim.is_some() || used > 0, "an empty ring has room for every piece");
-                let Some(claim) = claim else { continue };
-                let offset = claim.offset as usize;
+                let reservation = reservations.reserve(len).unwrap();
+                assert_eq!(reservation.is_some(), used + skipped + lines <= BULK);
+                assert!(reservation.is_some() || used > 0, "an empty ring has room for every piece");
+                let Some(reservation) = reservation else { continue };
+                let offset = reservation.offset as usize;
                 assert_eq!(offset, (at + skipped) % BULK);
                 let apart = |piece: &Piece| {
-                    let other = piece.claim.offset as usize;
+                    let other = piece.reservation.offset as usize;
                     offset + lines <= other || other + piece.len <= offset
                 };
                 assert!(pieces.iter().all(apart), "two pieces share bytes");
                 let after = std::mem::replace(&mut at, offset + lines);
-                pieces.push_back(Piece { claim, len, uses: skipped + lines, after });
+                pieces.push_back(Piece { reservation, len, uses: skipped + lines, after });
             }
             BulkOp::Cancel => {
                 if let Some(piece) = pieces.pop_back() {
-                    claims.cancel(piece.claim);
+                    reservations.cancel(piece.reservation);
                     at = piece.after;
                 }
             }
             BulkOp::Release(count) => {
                 let mut released = pieces.drain(..count.min(pieces.len()));
                 if let Some(last) = released.next_back() {
-                    releases.release(last.claim.offset, last.len as u32);
+                    releases.release(last.reservation.offset, last.len as u32);
                 }
             }
-            BulkOp::Idle => assert_eq!(claims.idle(), pieces.is_empty()),
+            BulkOp::Idle => assert_eq!(reservations.idle(), pieces.is_empty()),
             BulkOp::Grow => {
-                claims.grow();
+                reservations.grow();
                 reach = BULK.min(reach * 2);
             }
         }
