@@ -71,7 +71,7 @@ use travelling::Travelling;
 pub(crate) use way::PortId;
 
 /// Maximum number of datagrams between ports of this agent that are delivered at once.
-const TURN: usize = 16;
+const BATCH: usize = 16;
 /// Maximum number of clients of one user whose timers are handled at once.
 const CLIENTS: usize = 4;
 
@@ -285,7 +285,7 @@ impl Mads {
 
     /// Carries some of the datagrams that are on their way, and finds the next timer.
     fn settle(&mut self, world: &mut World) {
-        for _ in 0..TURN {
+        for _ in 0..BATCH {
             let Some(datagram) = self.travelling.pop() else { break };
             self.travel(world, datagram);
             self.advance_fabric(world);

@@ -6,7 +6,7 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
 use std::path::Path;
 
-use mad::topology::{Node, Topology};
+use mad::topology::{Topology, TopologyNode};
 use subnet::NodeId;
 use subnet::managed::{Managed, Unbuildable};
 use subnet::tunnel::reach::is_of_one_port;
@@ -99,7 +99,7 @@ fn towards(peer: IpAddr) -> io::Result<IpAddr> {
 }
 
 fn device(
-    node: &Node,
+    node: &TopologyNode,
     present: Option<&mad::node::Node>,
     number: u16,
     taken: &BTreeSet<IpAddr>,

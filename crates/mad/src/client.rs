@@ -15,7 +15,7 @@ use wire::mad::{Header, LEN, MAD_LEN, Mad};
 use wire::rmpp::{FLAG_ACTIVE, TYPE_ABORT, TYPE_ACK, TYPE_DATA, TYPE_STOP};
 
 /// The requests that are sent again, or given up, in one call.
-const TURN: usize = 16;
+const BATCH: usize = 16;
 /// The messages that a client may be sending in segments, and as many that it may be receiving.
 pub const FLOWS: usize = 64;
 /// How long a sender of segments waits for an acknowledgement if its client waits for no answer.
@@ -34,13 +34,13 @@ pub enum Event<A> {
 
 /// Why a message is not sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Refusal {
+pub enum SendError {
     /// It is no datagram, or too long for one and not marked as segmented.
     #[error("the message has {0} bytes; a datagram has {MAD_LEN}, and longer messages need RMPP")]
     Length(usize),
     /// The request cannot wait for its answer.
     #[error(transparent)]
-    Transaction(#[from] transactions::Refusal),
+    Transaction(#[from] transactions::TransactionError),
     /// Too many messages are being sent in segments.
     #[error("{FLOWS} messages are being sent in segments; wait for some of them")]
     Full,
@@ -48,7 +48,7 @@ pub enum Refusal {
 
 /// A message of the client, and where it goes.
 #[derive(Clone, Debug)]
-struct Request<A> {
+struct OutgoingMessage<A> {
     to: A,
     message: Vec<u8>,
 }
@@ -57,7 +57,7 @@ struct Request<A> {
 #[derive(Clone, Debug)]
 struct Sending<A> {
     sender: Sender,
-    request: Request<A>,
+    request: OutgoingMessage<A>,
     /// How long the client waits for the answer, and how often it asks again; nothing if it waits
     /// for none.
     wait: Option<(Duration, u32)>,
@@ -73,7 +73,7 @@ pub struct Client<A> {
     /// Segments are this machine's work, and not the client's own.
     rmpp: bool,
     longest: usize,
-    requests: Transactions<Request<A>>,
+    requests: Transactions<OutgoingMessage<A>>,
     senders: BTreeMap<Flow<A>, Sending<A>>,
     receivers: BTreeMap<Flow<A>, Receiver>,
     transmits: VecDeque<(A, Mad)>,
@@ -109,9 +109,9 @@ impl<A: Clone + Ord> Client<A> {
         timeout: Duration,
         retries: u32,
         now: Duration,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), SendError> {
         if message.len() < LEN {
-            return Err(Refusal::Length(message.len()));
+            return Err(SendError::Length(message.len()));
         }
         let mut first = [0; MAD_LEN];
         let known = message.len().min(MAD_LEN);
@@ -121,12 +121,12 @@ impl<A: Clone + Ord> Client<A> {
         let wait = (!timeout.is_zero() && !is_response(&header)).then_some((timeout, retries));
         let mut message = message.to_vec();
         message[..LEN].copy_from_slice(&first[..LEN]);
-        let request = Request { to: to.clone(), message };
+        let request = OutgoingMessage { to: to.clone(), message };
         if self.rmpp && has_rmpp(header.class) && segment_of(&first).flags & FLAG_ACTIVE != 0 {
             return self.send_segments(&first, request, wait, timeout, now);
         }
         if request.message.len() > MAD_LEN {
-            return Err(Refusal::Length(request.message.len()));
+            return Err(SendError::Length(request.message.len()));
         }
         if let Some((timeout, retries)) = wait {
             self.requests.begin(header, request, timeout, retries, now)?;
@@ -138,30 +138,30 @@ impl<A: Clone + Ord> Client<A> {
     fn send_segments(
         &mut self,
         first: &Mad,
-        mut request: Request<A>,
+        mut request: OutgoingMessage<A>,
         wait: Option<(Duration, u32)>,
         timeout: Duration,
         now: Duration,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), SendError> {
         let header = Header::of(first);
         let length = request.message.len();
-        let data = request.message.get(data_offset(header.class)..).ok_or(Refusal::Length(length))?.to_vec();
+        let data = request.message.get(data_offset(header.class)..).ok_or(SendError::Length(length))?.to_vec();
         if length > self.longest {
-            return Err(Refusal::Length(length));
+            return Err(SendError::Length(length));
         }
         // What waits for the answer is sent again as one datagram at most.
         request.message.truncate(MAD_LEN);
         request.message.shrink_to_fit();
         let flow = (request.to.clone(), header.transaction, header.class);
         if self.senders.contains_key(&flow) {
-            return Err(transactions::Refusal::InUse.into());
+            return Err(transactions::TransactionError::InUse.into());
         }
         if self.senders.len() == FLOWS {
-            return Err(Refusal::Full);
+            return Err(SendError::Full);
         }
         let timeout = if timeout.is_zero() { USUAL_TIMEOUT } else { timeout };
         let retries = wait.map_or(0, |(_, retries)| retries).max(SEGMENT_RETRIES);
-        let sender = Sender::new(first, data, timeout, retries).ok_or(Refusal::Length(length))?;
+        let sender = Sender::new(first, data, timeout, retries).ok_or(SendError::Length(length))?;
         self.senders.insert(flow.clone(), Sending { sender, request, wait });
         self.follow_sender(&flow, now);
         Ok(())
@@ -247,7 +247,7 @@ impl<A: Clone + Ord> Client<A> {
         }
         let Some(outcome) = sending.sender.outcome() else { return };
         let Some(Sending { request, wait, .. }) = self.senders.remove(flow) else { return };
-        let Request { to, message } = request.clone();
+        let OutgoingMessage { to, message } = request.clone();
         match (outcome, wait) {
             (Outcome::Delivered, None) => {}
             (Outcome::Delivered, Some((timeout, retries))) => {
@@ -270,15 +270,17 @@ impl<A: Clone + Ord> Client<A> {
 
     /// Handles the time. If many requests are due, [`Client::deadline`] is still over afterwards.
     pub fn handle_timeout(&mut self, now: Duration) {
-        for due in (0..TURN).map_while(|_| self.requests.poll(now)).collect::<Vec<_>>() {
+        for due in (0..BATCH).map_while(|_| self.requests.poll(now)).collect::<Vec<_>>() {
             match due {
-                Due::Again(Request { to, message }) => {
+                Due::Again(OutgoingMessage { to, message }) => {
                     let mut mad = [0; MAD_LEN];
                     let known = message.len().min(MAD_LEN);
                     mad[..known].copy_from_slice(&message[..known]);
                     self.transmits.push_back((to, mad));
                 }
-                Due::Unanswered(Request { to, message }) => self.events.push_back(Event::Unanswered(to, message)),
+                Due::Unanswered(OutgoingMessage { to, message }) => {
+                    self.events.push_back(Event::Unanswered(to, message))
+                }
             }
         }
         let is_due = |deadline: Option<Duration>| deadline.is_some_and(|deadline| deadline <= now);
@@ -374,7 +376,7 @@ mod tests {
         let (to, sent) = client.poll_transmit().unwrap();
         assert_eq!((to, Header::of(&sent).transaction), (2, 7 << 32 | 9));
         let again = client.send(2, &mad(METHOD_GET, 9), SECOND, 0, Duration::ZERO);
-        assert_eq!(again, Err(transactions::Refusal::InUse.into()));
+        assert_eq!(again, Err(transactions::TransactionError::InUse.into()));
         let answer = mad(METHOD_GET | RESPONSE, 7 << 32 | 9);
         for expected in [Some(Event::Received(2, answer.to_vec())), None] {
             client.receive(2, &answer, Duration::ZERO);
@@ -474,7 +476,7 @@ mod tests {
             client.receive(2, &segment, Duration::ZERO);
         }
         assert!(client.receivers.len() <= FLOWS);
-        assert_eq!(client.send(2, &[0; 9], SECOND, 0, SECOND), Err(Refusal::Length(9)));
-        assert_eq!(client.send(2, &[0; 300], SECOND, 0, SECOND), Err(Refusal::Length(300)));
+        assert_eq!(client.send(2, &[0; 9], SECOND, 0, SECOND), Err(SendError::Length(9)));
+        assert_eq!(client.send(2, &[0; 300], SECOND, 0, SECOND), Err(SendError::Length(300)));
     }
 }

@@ -49,10 +49,10 @@ const COUNT: usize = Counter::ReceivedLooping as usize + 1;
 pub struct Counters(Option<Box<[u64; COUNT]>>);
 
 /// A counter in an attribute: its first bit, its bits, and its bit in the selection.
-type Place = (Counter, usize, usize, u32);
+type CounterField = (Counter, usize, usize, u32);
 
 /// The places in [`PortCounters`]. Bits 16 and up of the selection are `select2`.
-pub const NARROW: &[Place] = &[
+pub const NARROW: &[CounterField] = &[
     (Counter::SymbolErrors, 32, 16, 0),
     (Counter::LinkRecoveries, 48, 8, 1),
     (Counter::LinkDowned, 56, 8, 2),
@@ -74,7 +74,7 @@ pub const NARROW: &[Place] = &[
 ];
 
 /// The places in [`PortCountersExtended`]. Bits 16 and up of the selection are `select2`.
-pub const WIDE: &[Place] = &[
+pub const WIDE: &[CounterField] = &[
     (Counter::XmitData, 64, 64, 0),
     (Counter::ReceiveData, 128, 64, 1),
     (Counter::XmitPackets, 192, 64, 2),
@@ -100,7 +100,7 @@ pub const WIDE: &[Place] = &[
 ];
 
 /// The places in `PortXmitDiscardDetails`.
-pub const DISCARDS: &[Place] = &[
+pub const DISCARDS: &[CounterField] = &[
     (Counter::DiscardsInactive, 32, 16, 0),
     (Counter::DiscardsMtu, 48, 16, 1),
     (Counter::DiscardsSwitchLifeTime, 64, 16, 2),
@@ -108,7 +108,7 @@ pub const DISCARDS: &[Place] = &[
 ];
 
 /// The places in `PortReceiveErrorDetails`.
-pub const RECEIVE_ERRORS: &[Place] = &[
+pub const RECEIVE_ERRORS: &[CounterField] = &[
     (Counter::ReceivedLocalPhysical, 32, 16, 0),
     (Counter::ReceivedMalformed, 48, 16, 1),
     (Counter::ReceivedBufferOverrun, 64, 16, 2),
@@ -142,14 +142,14 @@ impl Counters {
     }
 
     /// Writes the counters to an attribute. Values that are too large stay at the field's end.
-    pub fn show(&self, places: &[Place], data: &mut Data) {
+    pub fn show(&self, places: &[CounterField], data: &mut Data) {
         for (counter, at, bits, _) in places {
             self.value(*counter).min(u64::MAX >> (64 - bits)).put(data, *at, *bits);
         }
     }
 
     /// Sets the selected counters to the values of an attribute.
-    pub fn set(&mut self, places: &[Place], select: u64, data: &Data) {
+    pub fn set(&mut self, places: &[CounterField], select: u64, data: &Data) {
         for (counter, at, bits, bit) in places {
             if select >> bit & 1 != 0 {
                 self.all_mut()[*counter as usize] = u64::get(data, *at, *bits);

@@ -41,7 +41,7 @@ pub struct Interest {
 
 /// Why a registration is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Refusal {
+pub enum RegistrationError {
     /// The queue pair is not one for management.
     #[error("QP {0:#x} has no management datagrams; register for QP 0 or 1")]
     QueuePair(u32),
@@ -104,29 +104,29 @@ impl Table {
     ///
     /// # Errors
     /// The rules of this module forbid it. The table stays as it was.
-    pub fn register(&mut self, interest: Interest) -> Result<Registration, Refusal> {
+    pub fn register(&mut self, interest: Interest) -> Result<Registration, RegistrationError> {
         let Interest { qpn, class, version, oui, methods, rmpp_version, .. } = interest;
         if qpn > 1 {
-            return Err(Refusal::QueuePair(qpn));
+            return Err(RegistrationError::QueuePair(qpn));
         }
         let subnet = class == CLASS_SUBN_LID || class == CLASS_SUBN_DIRECTED;
         if class != 0 && subnet != (qpn == 0) || class & RESPONSE != 0 && !subnet {
-            return Err(Refusal::Class { class, qpn });
+            return Err(RegistrationError::Class { class, qpn });
         }
         if class == 0 && methods != 0 {
-            return Err(Refusal::MethodsWithoutClass);
+            return Err(RegistrationError::MethodsWithoutClass);
         }
         if CLASSES_VENDOR_OUI.contains(&class) && oui & 0xff_ffff == 0 {
-            return Err(Refusal::NoOui(class));
+            return Err(RegistrationError::NoOui(class));
         }
         if rmpp_version > rmpp::VERSION || rmpp_version != 0 && class != 0 && !has_rmpp(class) {
-            return Err(Refusal::Rmpp { class, version: rmpp_version });
+            return Err(RegistrationError::Rmpp { class, version: rmpp_version });
         }
         if self.clients.len() == MOST {
-            return Err(Refusal::Full);
+            return Err(RegistrationError::Full);
         }
         if let Some((method, _)) = self.holder(&interest) {
-            return Err(Refusal::Served { method, class, version });
+            return Err(RegistrationError::Served { method, class, version });
         }
         let registration = self.free();
         self.servers.extend(servers(&interest).map(|server| (server, registration)));
@@ -236,7 +236,7 @@ mod tests {
         let mut table = Table::default();
         let first = table.register(sa()).unwrap();
         let refused = table.register(Interest { methods: methods(&[METHOD_TRAP, METHOD_SET]), ..sa() });
-        assert_eq!(refused, Err(Refusal::Served { method: METHOD_SET, class: CLASS_SA, version: 2 }));
+        assert_eq!(refused, Err(RegistrationError::Served { method: METHOD_SET, class: CLASS_SA, version: 2 }));
         assert_eq!(table.find(1, &mad(CLASS_SA, 2, METHOD_TRAP, 0)), None, "a refused registration serves nothing");
         assert!(table.register(Interest { version: 1, ..sa() }).is_ok());
         table.unregister(first);
@@ -277,16 +277,19 @@ mod tests {
     fn what_makes_no_sense_is_refused() {
         let mut table = Table::default();
         let refused = |interest| Table::default().register(interest).unwrap_err();
-        assert_eq!(refused(Interest { qpn: 2, ..sa() }), Refusal::QueuePair(2));
-        assert_eq!(refused(Interest { qpn: 0, ..sa() }), Refusal::Class { class: CLASS_SA, qpn: 0 });
-        assert_eq!(refused(Interest { class: 0x83, ..sa() }), Refusal::Class { class: 0x83, qpn: 1 });
-        assert_eq!(refused(Interest { class: 0, ..sa() }), Refusal::MethodsWithoutClass);
-        assert_eq!(refused(Interest { class: 0x30, ..sa() }), Refusal::NoOui(0x30));
-        assert_eq!(refused(Interest { class: 4, ..sa() }), Refusal::Rmpp { class: 4, version: 1 });
-        assert_eq!(refused(Interest { rmpp_version: 2, ..sa() }), Refusal::Rmpp { class: CLASS_SA, version: 2 });
+        assert_eq!(refused(Interest { qpn: 2, ..sa() }), RegistrationError::QueuePair(2));
+        assert_eq!(refused(Interest { qpn: 0, ..sa() }), RegistrationError::Class { class: CLASS_SA, qpn: 0 });
+        assert_eq!(refused(Interest { class: 0x83, ..sa() }), RegistrationError::Class { class: 0x83, qpn: 1 });
+        assert_eq!(refused(Interest { class: 0, ..sa() }), RegistrationError::MethodsWithoutClass);
+        assert_eq!(refused(Interest { class: 0x30, ..sa() }), RegistrationError::NoOui(0x30));
+        assert_eq!(refused(Interest { class: 4, ..sa() }), RegistrationError::Rmpp { class: 4, version: 1 });
+        assert_eq!(
+            refused(Interest { rmpp_version: 2, ..sa() }),
+            RegistrationError::Rmpp { class: CLASS_SA, version: 2 }
+        );
         for _ in 0..MOST {
             table.register(Interest { methods: 0, ..sa() }).unwrap();
         }
-        assert_eq!(table.register(sa()), Err(Refusal::Full));
+        assert_eq!(table.register(sa()), Err(RegistrationError::Full));
     }
 }

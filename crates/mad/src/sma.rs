@@ -44,7 +44,7 @@ pub const NO_EXTENDED: u8 = 30;
 
 /// What changed at a node. The owner of the node tells its clients, and moves its links.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Event {
+pub enum NodeEvent {
     /// The LID or the number of LIDs.
     Lid,
     /// The manager's LID or service level.
@@ -75,7 +75,7 @@ pub struct Handled {
     /// The answer. It has the class and the pointers of the request, and is on its way back.
     pub answer: Option<Smp>,
     /// What changed, and at which port.
-    pub events: Vec<(u8, Event)>,
+    pub events: Vec<(u8, NodeEvent)>,
     /// A notice for the manager.
     pub notice: Option<Notice>,
 }
@@ -84,16 +84,16 @@ pub struct Handled {
 type Served = Result<(), u16>;
 
 /// A request on its way to an attribute.
-struct Request<'a> {
+struct AttributeRequest<'a> {
     /// The port at which it came in.
     ingress: u8,
     modifier: u32,
     is_set: bool,
     data: &'a mut [u8; 64],
-    events: &'a mut Vec<(u8, Event)>,
+    events: &'a mut Vec<(u8, NodeEvent)>,
 }
 
-impl Request<'_> {
+impl AttributeRequest<'_> {
     fn show<T: Layout>(&mut self, attribute: T) {
         self.data.fill(0);
         attribute.write(self.data);
@@ -118,7 +118,7 @@ pub fn handle(node: &mut Node, ingress: u8, smp: &Smp, now: Duration) -> Handled
         return handled;
     }
     let mut answer = *smp;
-    let mut request = Request {
+    let mut request = AttributeRequest {
         ingress,
         modifier: smp.modifier,
         is_set: smp.method == METHOD_SET,
@@ -149,7 +149,7 @@ fn unknown_method(smp: &Smp) -> Option<Smp> {
     (!for_managers.contains(&smp.method)).then_some(answer)
 }
 
-fn serve(node: &mut Node, attribute: u16, request: &mut Request<'_>) -> Served {
+fn serve(node: &mut Node, attribute: u16, request: &mut AttributeRequest<'_>) -> Served {
     match (attribute, request.is_set) {
         (NodeDescription::ATTRIBUTE, false) => {
             request.show(node.description);
@@ -170,7 +170,7 @@ fn serve(node: &mut Node, attribute: u16, request: &mut Request<'_>) -> Served {
 }
 
 /// No port has FDR10, so all fields are 0, and a Set changes nothing.
-fn extended_port_info(node: &Node, request: &mut Request<'_>) -> Served {
+fn extended_port_info(node: &Node, request: &mut AttributeRequest<'_>) -> Served {
     let number = u8::try_from(request.modifier).map_err(|_| STATUS_INVALID)?;
     let number = if number == 0 { request.ingress } else { number };
     node.port(number).ok_or(STATUS_INVALID)?;
@@ -178,7 +178,7 @@ fn extended_port_info(node: &Node, request: &mut Request<'_>) -> Served {
     Ok(())
 }
 
-fn node_info(node: &Node, request: &mut Request<'_>) -> Served {
+fn node_info(node: &Node, request: &mut AttributeRequest<'_>) -> Served {
     let port_guid = node.port(node.end_port(request.ingress)).map_or(0, |port| port.guid);
     request.show(NodeInfo { port_guid, local_port: request.ingress, ..node.info });
     Ok(())

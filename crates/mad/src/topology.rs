@@ -24,12 +24,12 @@ pub const LONGEST: usize = 64 << 20;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Topology {
     /// The nodes, in the file's order.
-    pub nodes: Vec<Node>,
+    pub nodes: Vec<TopologyNode>,
 }
 
 /// A node of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Node {
+pub struct TopologyNode {
     /// What it is.
     pub kind: NodeType,
     /// Its name in the file.
@@ -169,23 +169,23 @@ fn number(word: &str) -> Option<u64> {
 }
 
 /// Where something stands in a file.
-type Place = (usize, usize);
+type Position = (usize, usize);
 
-fn error<T>((line, column): Place, what: impl Into<String>) -> Result<T, Error> {
+fn error<T>((line, column): Position, what: impl Into<String>) -> Result<T, Error> {
     Err(Error { line, column, what: what.into() })
 }
 
 /// A node while its file is read: where it stands, and where each link stands.
 struct Placed {
-    node: Node,
-    place: Place,
-    links: Vec<Place>,
+    node: TopologyNode,
+    place: Position,
+    links: Vec<Position>,
 }
 
 impl Topology {
     /// The node with this name.
     #[must_use]
-    pub fn node(&self, name: &str) -> Option<&Node> {
+    pub fn node(&self, name: &str) -> Option<&TopologyNode> {
         self.nodes.iter().find(|node| node.name == name)
     }
 
@@ -231,7 +231,7 @@ impl Topology {
                 }
             }
         }
-        let mut nodes: Vec<Node> = placed.into_iter().map(|placed| placed.node).collect();
+        let mut nodes: Vec<TopologyNode> = placed.into_iter().map(|placed| placed.node).collect();
         for ((nth, _), link) in missing {
             nodes[nth].links.push(link);
         }
@@ -265,7 +265,7 @@ fn index(placed: &[Placed]) -> Result<HashMap<String, usize>, Error> {
 }
 
 /// Checks a link to a node of another agent.
-fn leads_outside(node: &Node, link: &Link, place: Place) -> Result<(), Error> {
+fn leads_outside(node: &TopologyNode, link: &Link, place: Position) -> Result<(), Error> {
     if link.outside().is_none() {
         let wanted = "@ADDRESS/NODE, such as @10.0.0.2/S2 or @10.0.0.2:5000/S2";
         return error(place, format!("\"{}\" names no node of another agent; write {wanted}", link.peer));

@@ -64,7 +64,7 @@ pub const fn answers(answer: &Header, request: &Header) -> bool {
 
 /// Why a request cannot wait for an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Refusal {
+pub enum TransactionError {
     /// The client has too many requests outstanding.
     #[error("{MOST} requests wait for an answer; wait for some of them")]
     Full,
@@ -118,13 +118,13 @@ impl<P: Clone> Transactions<P> {
         timeout: Duration,
         retries: u32,
         now: Duration,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), TransactionError> {
         let key = (header.transaction, header.class);
         if self.waiting.contains_key(&key) {
-            return Err(Refusal::InUse);
+            return Err(TransactionError::InUse);
         }
         if self.waiting.len() == MOST {
-            return Err(Refusal::Full);
+            return Err(TransactionError::Full);
         }
         let deadline = now.saturating_add(timeout);
         self.deadlines.insert((deadline, key.0, key.1), ());
@@ -236,7 +236,7 @@ mod tests {
     fn an_answer_ends_its_request_once() {
         let mut transactions = Transactions::default();
         transactions.begin(header(METHOD_SET, 1), "set", 10 * MS, 0, MS).unwrap();
-        assert_eq!(transactions.begin(header(METHOD_GET, 1), "get", MS, 0, MS), Err(Refusal::InUse));
+        assert_eq!(transactions.begin(header(METHOD_GET, 1), "get", MS, 0, MS), Err(TransactionError::InUse));
         assert_eq!(transactions.answer(&header(METHOD_SET | RESPONSE, 1)), None, "a Set gets a Get response");
         assert_eq!(transactions.answer(&header(METHOD_GET | RESPONSE, 2)), None);
         let other = Header { class: CLASS_PM, ..header(METHOD_GET | RESPONSE, 1) };
@@ -274,7 +274,7 @@ mod tests {
         for transaction in 0..MOST as u64 {
             transactions.begin(header(METHOD_GET, transaction), (), MS, 0, MS).unwrap();
         }
-        assert_eq!(transactions.begin(header(METHOD_GET, 1 << 20), (), MS, 0, MS), Err(Refusal::Full));
+        assert_eq!(transactions.begin(header(METHOD_GET, 1 << 20), (), MS, 0, MS), Err(TransactionError::Full));
         assert_eq!(transactions.cancel(3, CLASS_SA), Some(()));
         assert_eq!(transactions.len(), MOST - 1);
         assert_eq!(transactions.begin(header(METHOD_GET, 1 << 20), (), Duration::MAX, 0, MS), Ok(()));

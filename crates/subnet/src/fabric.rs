@@ -109,7 +109,7 @@ enum Happening {
 }
 
 #[derive(Debug, PartialEq, Eq)]
-struct Event {
+struct QueuedEvent {
     time: Time,
     sequence: u64,
     port: u32,
@@ -117,13 +117,13 @@ struct Event {
     what: Happening,
 }
 
-impl Ord for Event {
+impl Ord for QueuedEvent {
     fn cmp(&self, other: &Self) -> std::cmp::Ordering {
         (self.time, self.sequence).cmp(&(other.time, other.sequence))
     }
 }
 
-impl PartialOrd for Event {
+impl PartialOrd for QueuedEvent {
     fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
         Some(self.cmp(other))
     }
@@ -145,7 +145,7 @@ pub enum Unconnectable {
 pub struct Fabric {
     pub(crate) nodes: Vec<Node>,
     pub(crate) ports: Vec<Port>,
-    events: BinaryHeap<Reverse<Event>>,
+    events: BinaryHeap<Reverse<QueuedEvent>>,
     sequence: u64,
     now: Time,
     epoch: u64,
@@ -431,7 +431,7 @@ impl Fabric {
     fn push(&mut self, time: Time, port: u32, what: Happening) {
         let generation = self.ports[port as usize].generation;
         self.sequence += 1;
-        self.events.push(Reverse(Event { time, sequence: self.sequence, port, generation, what }));
+        self.events.push(Reverse(QueuedEvent { time, sequence: self.sequence, port, generation, what }));
     }
 
     fn send_all(&mut self) {

@@ -70,7 +70,7 @@ use crate::state::Logical;
 use crate::tunnel::passed::Passed;
 use crate::tunnel::reach::Reached;
 use mad::node::Node;
-use mad::sma::Event;
+use mad::sma::NodeEvent;
 use mad::smi::{self, Step};
 use mad::topology::Topology;
 use mad::traps::Traps;
@@ -106,7 +106,7 @@ pub enum Output {
         /// The end port.
         end: End,
         /// What changed.
-        event: Event,
+        event: NodeEvent,
     },
     /// The state of the port's link changed.
     Link {

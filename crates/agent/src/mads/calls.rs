@@ -215,7 +215,7 @@ impl Mads {
         let port = self.ports.get_mut(&at).ok_or(Errno::ENODEV)?;
         let agent = port.register(interest, RegistrationOwner::File(name, id as u32)).map_err(|refusal| {
             tracing::debug!(uid, "a registration for MADs is refused: {refusal}");
-            if refusal == dispatch::Refusal::Full { Errno::ENOMEM } else { Errno::EINVAL }
+            if refusal == dispatch::RegistrationError::Full { Errno::ENOMEM } else { Errno::EINVAL }
         })?;
         if let Some(file) = self.files.get_mut(&name) {
             file.was_used = true;
@@ -258,8 +258,10 @@ impl Mads {
         registered.client.send(way, message, timeout, header.retries, now).map_err(|refusal| {
             tracing::debug!(uid = file.uid, "a MAD is not sent: {refusal}");
             match refusal {
-                client::Refusal::Full | client::Refusal::Transaction(transactions::Refusal::Full) => Errno::ENOMEM,
-                client::Refusal::Length(_) | client::Refusal::Transaction(_) => Errno::EINVAL,
+                client::SendError::Full | client::SendError::Transaction(transactions::TransactionError::Full) => {
+                    Errno::ENOMEM
+                }
+                client::SendError::Length(_) | client::SendError::Transaction(_) => Errno::EINVAL,
             }
         })?;
         self.follow_client(at, agent);

@@ -4,7 +4,7 @@
 use serde_json::{Value, json};
 
 use super::Mads;
-use super::conflict::{AddressConflict, Claim, MOST, between};
+use super::conflict::{AddressConflict, MOST, PortAddresses, between};
 use super::trace::name;
 use super::travel::{find_port, port_of};
 use crate::world::World;
@@ -16,7 +16,7 @@ impl Mads {
         let own = fabric.ends.iter().filter_map(|(at, end)| {
             let port = port_of(world, *at)?;
             let gid = port.gids.entry(0)?.gid;
-            Some(Claim { ip: port.address, gid, elsewhere: None, port: name(&fabric.managed, *end) })
+            Some(PortAddresses { ip: port.address, gid, elsewhere: None, port: name(&fabric.managed, *end) })
         });
         let is_own = |lid| find_port(world, |port| port.lid.is_some_and(|own| own.all().contains(&lid))).is_some();
         let others = fabric.remotes.links.values().flat_map(|(peer, all)| all.iter().map(move |one| (peer.ip(), one)));
@@ -24,7 +24,7 @@ impl Mads {
         let others = others.filter(|(_, one)| !is_own(one.lid)).map(|(peer, one)| {
             let agent = one.address.unwrap_or(peer);
             let port = format!("LID {} of the agent at {agent}", one.lid);
-            Claim { ip: one.ip, gid: one.gid, elsewhere: Some((one.lid, agent)), port }
+            PortAddresses { ip: one.ip, gid: one.gid, elsewhere: Some((one.lid, agent)), port }
         });
         between(&own.chain(others).collect::<Vec<_>>())
     }

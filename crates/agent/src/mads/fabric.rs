@@ -9,7 +9,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
-use mad::sma::Event;
+use mad::sma::NodeEvent;
 use mad::topology::Topology;
 use subnet::fabric::End;
 use subnet::managed::{self, Delivered, Managed, Output, Unbuildable};
@@ -230,10 +230,10 @@ impl Mads {
     }
 
     /// A subnet manager has set something at a device's port.
-    fn follow_setting(&mut self, world: &mut World, end: End, event: Event) {
+    fn follow_setting(&mut self, world: &mut World, end: End, event: NodeEvent) {
         let Some(fabric) = &self.fabric else { return };
         // The states of links come as such.
-        if matches!(event, Event::Active | Event::Inactive | Event::Link(_)) {
+        if matches!(event, NodeEvent::Active | NodeEvent::Inactive | NodeEvent::Link(_)) {
             return;
         }
         let Some(port) = fabric.managed.node(end.node).and_then(|node| node.port(end.port)) else { return };

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use abi::device::{link_layer, port_state};
 use mad::node::Node;
-use mad::sma::{self, Event, Handled};
+use mad::sma::{self, Handled, NodeEvent};
 use subnet::state::{Logical, Physical};
 use wire::mad::STATUS_INVALID;
 use wire::smp::{LinkState, NodeInfo, NodeType, PhysState, PortInfo, PortLink, PortVls, Smp, SwitchInfo};
@@ -105,7 +105,7 @@ impl ManagedDevice {
         ports.dedup();
         for number in ports {
             let events = handled.events.iter().filter(|(at, _)| *at == number).map(|(_, event)| *event);
-            let events: Vec<Event> = events.collect();
+            let events: Vec<NodeEvent> = events.collect();
             let Some(present) = self.node.port(number) else { continue };
             // Without a topology, the MTU is that of the configuration and of the interfaces.
             let change = PortChange { mtu: None, ..change_of(present, &events) };
@@ -126,31 +126,31 @@ impl ManagedDevice {
 }
 
 /// What events change at a port.
-pub fn change_of(port: &mad::node::Port, events: &[Event]) -> PortChange {
+pub fn change_of(port: &mad::node::Port, events: &[NodeEvent]) -> PortChange {
     let mut change = PortChange::default();
     let info = &port.info;
     for event in events {
         let subnet = &mut change.subnet;
         match event {
-            Event::Lid => (subnet.lid, subnet.lmc) = (Some(info.lid), Some(info.lmc)),
-            Event::SmLid => (subnet.sm_lid, subnet.sm_sl) = (Some(info.master_sm_lid), Some(info.master_sm_sl)),
-            Event::PKeys => change.pkeys = Some(used(&port.pkeys)),
-            Event::Gids => {
+            NodeEvent::Lid => (subnet.lid, subnet.lmc) = (Some(info.lid), Some(info.lmc)),
+            NodeEvent::SmLid => (subnet.sm_lid, subnet.sm_sl) = (Some(info.master_sm_lid), Some(info.master_sm_sl)),
+            NodeEvent::PKeys => change.pkeys = Some(used(&port.pkeys)),
+            NodeEvent::Gids => {
                 change.subnet_prefix = Some(Guid(info.gid_prefix));
                 change.guids = Some(port.guids.iter().skip(1).copied().map(Guid).collect());
             }
-            Event::ClientReregister => change.reregister = true,
-            Event::Active => change.state = Some(PortState::Active),
-            Event::Link(PhysState::Disabled | PhysState::Sleep) => change.state = Some(PortState::Down),
+            NodeEvent::ClientReregister => change.reregister = true,
+            NodeEvent::Active => change.state = Some(PortState::Active),
+            NodeEvent::Link(PhysState::Disabled | PhysState::Sleep) => change.state = Some(PortState::Down),
             // The link comes up again at once.
-            Event::Link(_) => change.state = Some(PortState::Active),
-            Event::Settings => {
+            NodeEvent::Link(_) => change.state = Some(PortState::Active),
+            NodeEvent::Settings => {
                 change.mtu = abi::device::mtu_bytes(info.link.neighbor_mtu);
                 subnet.timeout = Some(info.subnet_timeout);
                 subnet.init_type_reply = Some(info.init_type_reply);
             }
             // No link trains here, and an adapter forwards nothing.
-            Event::Inactive | Event::LinkSettings | Event::Forwarding => {}
+            NodeEvent::Inactive | NodeEvent::LinkSettings | NodeEvent::Forwarding => {}
         }
     }
     if change.subnet != SubnetSettings::default() {
@@ -243,7 +243,7 @@ mod tests {
             Node::new(NodeType::Ca, NodeInfo { ports: 1, ..NodeInfo::default() }, "", &info, SwitchInfo::default());
         let port = node.port_mut(1).expect("port 1");
         port.info.link.neighbor_mtu = 1;
-        let change = change_of(port, &[Event::Settings]);
+        let change = change_of(port, &[NodeEvent::Settings]);
         assert_eq!((change.mtu, change.subnet.timeout, change.subnet.init_type_reply), (Some(256), Some(12), Some(3)));
         assert_eq!((change.state, change.subnet.lid), (None, None));
     }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use abi::umad::MESSAGE_MAX;
 use mad::client::Client;
-use mad::dispatch::{Interest, Refusal, Table};
+use mad::dispatch::{Interest, RegistrationError, Table};
 use mad::transactions::Registration;
 use mad::traps::Traps;
 use wire::mad::{CLASS_CM, CLASS_SA};
@@ -67,7 +67,11 @@ impl PortServices {
     }
 
     /// Registers a client.
-    pub(super) fn register(&mut self, interest: Interest, owner: RegistrationOwner) -> Result<Registration, Refusal> {
+    pub(super) fn register(
+        &mut self,
+        interest: Interest,
+        owner: RegistrationOwner,
+    ) -> Result<Registration, RegistrationError> {
         let registration = self.table.register(interest)?;
         let rmpp = interest.rmpp_version != 0 && !interest.user_rmpp;
         let client = Client::new(registration, rmpp, MESSAGE_MAX);

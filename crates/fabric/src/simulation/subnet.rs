@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use agent::port_change::PortChange;
 use agent::{OwnManager, change_of, change_of_link};
-use mad::sma::Event;
+use mad::sma::NodeEvent;
 use softhca::Gid;
 use subnet::managed::{Delivered, Managed, Output};
 use subnet::{End, Frame, Time};
@@ -144,7 +144,7 @@ impl Links {
             Output::Packet(delivery) => self.arrive(delivery.end, &delivery.frame),
             Output::Datagram(delivered) => self.take_datagram(&delivered),
             // The states of links come as such.
-            Output::Changed { event: Event::Active | Event::Inactive | Event::Link(_), .. } => {}
+            Output::Changed { event: NodeEvent::Active | NodeEvent::Inactive | NodeEvent::Link(_), .. } => {}
             Output::Changed { end, event } => {
                 let port = self.net.node(end.node).and_then(|node| node.port(end.port));
                 let change = port.map(|port| change_of(port, &[event]));

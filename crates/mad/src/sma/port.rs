@@ -1,6 +1,6 @@
 //! PortInfo: what a Set may change, and what follows. IBA 14.2.5.6. The function is [`port_info`].
 
-use super::{Event, NO_EXTENDED, Request, Served};
+use super::{AttributeRequest, NO_EXTENDED, NodeEvent, Served};
 use crate::node::Node;
 use wire::mad::STATUS_INVALID;
 use wire::smp::{LinkState, PhysState, PortInfo, PortLink, PortVls};
@@ -10,7 +10,7 @@ const EXTENDED_SPEEDS: u32 = 1 << 31;
 const LAST_UNICAST_LID: u16 = 0xbfff;
 
 /// Shows the port of the modifier, and changes it first if the request is a Set.
-pub(super) fn port_info(node: &mut Node, request: &mut Request<'_>) -> Served {
+pub(super) fn port_info(node: &mut Node, request: &mut AttributeRequest<'_>) -> Served {
     let is_switch = node.switch.is_some();
     let ingress = request.ingress;
     let number = u8::try_from(request.modifier & !EXTENDED_SPEEDS).map_err(|_| STATUS_INVALID)?;
@@ -131,24 +131,24 @@ fn vls(now: &PortVls, asked: &PortVls) -> Option<PortVls> {
     })
 }
 
-fn events(before: &PortInfo, after: &PortInfo, asked: &PortInfo, mut tell: impl FnMut(Event)) {
+fn events(before: &PortInfo, after: &PortInfo, asked: &PortInfo, mut tell: impl FnMut(NodeEvent)) {
     const ACTIVE: u8 = LinkState::Active as u8;
     let mut when = |is: bool, event| {
         if is {
             tell(event);
         }
     };
-    when((before.lid, before.lmc) != (after.lid, after.lmc), Event::Lid);
+    when((before.lid, before.lmc) != (after.lid, after.lmc), NodeEvent::Lid);
     let manager = |info: &PortInfo| (info.master_sm_lid, info.master_sm_sl);
-    when(manager(before) != manager(after), Event::SmLid);
-    when(before.gid_prefix != after.gid_prefix, Event::Gids);
-    when(before.link.state != ACTIVE && after.link.state == ACTIVE, Event::Active);
-    when(before.link.state == ACTIVE && after.link.state != ACTIVE, Event::Inactive);
-    when(asked.client_reregister, Event::ClientReregister);
+    when(manager(before) != manager(after), NodeEvent::SmLid);
+    when(before.gid_prefix != after.gid_prefix, NodeEvent::Gids);
+    when(before.link.state != ACTIVE && after.link.state == ACTIVE, NodeEvent::Active);
+    when(before.link.state == ACTIVE && after.link.state != ACTIVE, NodeEvent::Inactive);
+    when(asked.client_reregister, NodeEvent::ClientReregister);
     let enabled = |info: &PortInfo| (info.link.width_enabled, info.link.speed_enabled, info.link.extended_enabled);
-    when(enabled(before) != enabled(after), Event::LinkSettings);
+    when(enabled(before) != enabled(after), NodeEvent::LinkSettings);
     let settings = |info: &PortInfo| (info.link.neighbor_mtu, info.subnet_timeout, info.init_type_reply);
-    when(settings(before) != settings(after), Event::Settings);
+    when(settings(before) != settings(after), NodeEvent::Settings);
     // A port that is off stays off until the physical state is set.
     let off = before.link.phys_state == PhysState::Disabled as u8;
     let down = asked.link.state == LinkState::Down as u8 && !off || asked.link.phys_state != 0;
@@ -158,5 +158,5 @@ fn events(before: &PortInfo, after: &PortInfo, asked: &PortInfo, mut tell: impl 
         3 => PhysState::Disabled,
         _ => PhysState::Polling,
     };
-    when(down, Event::Link(target));
+    when(down, NodeEvent::Link(target));
 }

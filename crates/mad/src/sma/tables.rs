@@ -1,7 +1,7 @@
 //! The tables of ports and switches: which blocks exist, and what a Set may write. IBA 14.2.5.4,
 //! 14.2.5.5 and 14.2.5.7 to 14.2.5.12. One function for each attribute.
 
-use super::{Event, Request, Served};
+use super::{AttributeRequest, NodeEvent, Served};
 use crate::node::{Node, Switch};
 use wire::mad::{STATUS_INVALID, STATUS_METHOD_ATTRIBUTE};
 use wire::smp::{GuidInfo, LinearTable, MulticastTable, PKeyTable, SlToVl, SwitchInfo, VlArbitration};
@@ -12,7 +12,7 @@ const MULTICAST: u16 = 0xc000;
 const NO_TOP: u16 = 0xbfff;
 
 /// The number as a port: the port of the modifier in a switch, and in others the ingress port.
-fn number(node: &Node, request: &Request<'_>, asked: u32) -> Result<u8, u16> {
+fn number(node: &Node, request: &AttributeRequest<'_>, asked: u32) -> Result<u8, u16> {
     if node.switch.is_none() {
         return Ok(request.ingress);
     }
@@ -52,20 +52,20 @@ fn exchange<T: Copy + PartialEq, const N: usize>(
     Some(changed)
 }
 
-pub(super) fn pkeys(node: &mut Node, request: &mut Request<'_>) -> Served {
+pub(super) fn pkeys(node: &mut Node, request: &mut AttributeRequest<'_>) -> Served {
     let number = number(node, request, request.modifier >> 16)?;
     let port = node.port_mut(number).ok_or(STATUS_INVALID)?;
     let mut block = if request.is_set { PKeyTable::parse(request.data) } else { PKeyTable::default() };
     let table = (&mut port.pkeys, port.pkey_cap.into(), 0);
     let changed = exchange(table, request.modifier & 0xffff, &mut block.pkeys, request.is_set).ok_or(STATUS_INVALID)?;
     if changed {
-        request.events.push((number, Event::PKeys));
+        request.events.push((number, NodeEvent::PKeys));
     }
     request.show(block);
     Ok(())
 }
 
-pub(super) fn guids(node: &mut Node, request: &mut Request<'_>) -> Served {
+pub(super) fn guids(node: &mut Node, request: &mut AttributeRequest<'_>) -> Served {
     let number = node.end_port(request.ingress);
     let port = node.port_mut(number).ok_or(STATUS_INVALID)?;
     let mut block = if request.is_set { GuidInfo::parse(request.data) } else { GuidInfo::default() };
@@ -76,13 +76,13 @@ pub(super) fn guids(node: &mut Node, request: &mut Request<'_>) -> Served {
     let table = (&mut port.guids, cap, 0);
     let changed = exchange(table, request.modifier, &mut block.guids, request.is_set).ok_or(STATUS_INVALID)?;
     if changed {
-        request.events.push((number, Event::Gids));
+        request.events.push((number, NodeEvent::Gids));
     }
     request.show(block);
     Ok(())
 }
 
-pub(super) fn sl_to_vl(node: &mut Node, request: &mut Request<'_>) -> Served {
+pub(super) fn sl_to_vl(node: &mut Node, request: &mut AttributeRequest<'_>) -> Served {
     let is_switch = node.switch.is_some();
     if is_switch && request.modifier >> 16 != 0 {
         return Err(STATUS_INVALID);
@@ -98,7 +98,7 @@ pub(super) fn sl_to_vl(node: &mut Node, request: &mut Request<'_>) -> Served {
     Ok(())
 }
 
-pub(super) fn arbitration(node: &mut Node, request: &mut Request<'_>) -> Served {
+pub(super) fn arbitration(node: &mut Node, request: &mut AttributeRequest<'_>) -> Served {
     let number = number(node, request, request.modifier & 0xffff)?;
     let block = request.modifier >> 16;
     let port = node.port_mut(number).ok_or(STATUS_INVALID)?;
@@ -131,7 +131,7 @@ fn switch(node: &mut Node) -> Result<&mut Switch, u16> {
     node.switch.as_mut().ok_or(STATUS_METHOD_ATTRIBUTE)
 }
 
-pub(super) fn switch_info(node: &mut Node, request: &mut Request<'_>) -> Served {
+pub(super) fn switch_info(node: &mut Node, request: &mut AttributeRequest<'_>) -> Served {
     let info = &mut switch(node)?.info;
     if request.is_set {
         let asked = SwitchInfo::parse(request.data);
@@ -150,26 +150,26 @@ pub(super) fn switch_info(node: &mut Node, request: &mut Request<'_>) -> Served 
             port_state_change: info.port_state_change && !asked.port_state_change,
             ..*info
         };
-        request.events.push((0, Event::Forwarding));
+        request.events.push((0, NodeEvent::Forwarding));
     }
     let info = *info;
     request.show(info);
     Ok(())
 }
 
-pub(super) fn linear(node: &mut Node, request: &mut Request<'_>) -> Served {
+pub(super) fn linear(node: &mut Node, request: &mut AttributeRequest<'_>) -> Served {
     let switch = switch(node)?;
     let mut block = LinearTable::parse(request.data);
     let table = (&mut switch.linear, switch.info.linear_cap.into(), 255);
     let changed = exchange(table, request.modifier, &mut block.ports, request.is_set).ok_or(STATUS_INVALID)?;
     if changed {
-        request.events.push((0, Event::Forwarding));
+        request.events.push((0, NodeEvent::Forwarding));
     }
     request.show(block);
     Ok(())
 }
 
-pub(super) fn multicast(node: &mut Node, request: &mut Request<'_>) -> Served {
+pub(super) fn multicast(node: &mut Node, request: &mut AttributeRequest<'_>) -> Served {
     let ports = usize::from(node.info.ports);
     let switch = switch(node)?;
     let (from, position) = ((request.modifier & 0x1ff) as usize * 32, (request.modifier >> 28) as usize);
@@ -192,7 +192,7 @@ pub(super) fn multicast(node: &mut Node, request: &mut Request<'_>) -> Served {
         }
     }
     if request.is_set {
-        request.events.push((0, Event::Forwarding));
+        request.events.push((0, NodeEvent::Forwarding));
     }
     request.show(block);
     Ok(())

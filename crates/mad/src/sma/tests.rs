@@ -40,7 +40,7 @@ fn get(node: &mut Node, attribute: u16, modifier: u32) -> (u16, [u8; 64]) {
     (answer.status, answer.data)
 }
 
-fn set<T: Layout>(node: &mut Node, attribute: u16, modifier: u32, data: T) -> (u16, Vec<(u8, Event)>) {
+fn set<T: Layout>(node: &mut Node, attribute: u16, modifier: u32, data: T) -> (u16, Vec<(u8, NodeEvent)>) {
     let handled = handle(node, 2, &smp(METHOD_SET, attribute, modifier, data), SECOND);
     (handled.answer.unwrap().status, handled.events)
 }
@@ -70,18 +70,18 @@ fn a_port_gets_its_lid_and_rises_by_single_steps() {
     assert_eq!(set(&mut node, PortInfo::ATTRIBUTE, 2, info).0, STATUS_INVALID, "INIT does not become ACTIVE");
     assert_eq!(port_info(&mut node, 2).lid, 0, "a wrong Set changes nothing");
     info.link.state = LinkState::Armed as u8;
-    assert_eq!(set(&mut node, PortInfo::ATTRIBUTE, 2, info), (0, vec![(2, Event::Lid), (2, Event::SmLid)]));
+    assert_eq!(set(&mut node, PortInfo::ATTRIBUTE, 2, info), (0, vec![(2, NodeEvent::Lid), (2, NodeEvent::SmLid)]));
     info.link.state = LinkState::Active as u8;
     info.client_reregister = true;
     let (status, events) = set(&mut node, PortInfo::ATTRIBUTE, 2, info);
-    assert_eq!((status, events), (0, vec![(2, Event::Active), (2, Event::ClientReregister)]));
+    assert_eq!((status, events), (0, vec![(2, NodeEvent::Active), (2, NodeEvent::ClientReregister)]));
     assert!(!port_info(&mut node, 2).client_reregister);
     info.client_reregister = false;
     info.link.state = LinkState::Armed as u8;
     assert_eq!(set(&mut node, PortInfo::ATTRIBUTE, 2, info).0, STATUS_INVALID, "ACTIVE does not become ARMED");
     info.link.state = LinkState::Down as u8;
     let (_, events) = set(&mut node, PortInfo::ATTRIBUTE, 2, info);
-    assert_eq!(events, [(2, Event::Inactive), (2, Event::Link(PhysState::Polling))]);
+    assert_eq!(events, [(2, NodeEvent::Inactive), (2, NodeEvent::Link(PhysState::Polling))]);
 }
 
 #[test]
@@ -90,9 +90,9 @@ fn an_mtu_and_a_timeout_alone_are_told_and_extended_speeds_can_be_off() {
     let info = port_info(&mut node, 2);
     let ask = |link: PortLink| PortInfo { link: PortLink { phys_state: 0, state: 0, ..link }, ..info };
     let mtu = ask(PortLink { neighbor_mtu: 3, ..info.link });
-    assert_eq!(set(&mut node, PortInfo::ATTRIBUTE, 2, mtu), (0, vec![(2, Event::Settings)]));
+    assert_eq!(set(&mut node, PortInfo::ATTRIBUTE, 2, mtu), (0, vec![(2, NodeEvent::Settings)]));
     let timeout = PortInfo { subnet_timeout: 9, ..mtu };
-    assert_eq!(set(&mut node, PortInfo::ATTRIBUTE, 2, timeout), (0, vec![(2, Event::Settings)]));
+    assert_eq!(set(&mut node, PortInfo::ATTRIBUTE, 2, timeout), (0, vec![(2, NodeEvent::Settings)]));
     let off = PortInfo { link: PortLink { extended_enabled: NO_EXTENDED, ..timeout.link }, ..timeout };
     assert_eq!(set(&mut node, PortInfo::ATTRIBUTE, 2, off).0, 0);
     assert_eq!(port_info(&mut node, 2).link.extended_enabled, 30);
@@ -105,7 +105,7 @@ fn a_port_that_is_off_stays_off_until_its_physical_state_is_set() {
     let info = port_info(&mut node, 2);
     let ask = |state, phys_state| PortInfo { link: PortLink { state, phys_state, ..info.link }, ..info };
     assert_eq!(set(&mut node, PortInfo::ATTRIBUTE, 2, ask(1, 0)), (0, vec![]));
-    assert_eq!(set(&mut node, PortInfo::ATTRIBUTE, 2, ask(1, 2)).1, [(2, Event::Link(PhysState::Polling))]);
+    assert_eq!(set(&mut node, PortInfo::ATTRIBUTE, 2, ask(1, 2)).1, [(2, NodeEvent::Link(PhysState::Polling))]);
 }
 
 #[test]
@@ -140,12 +140,12 @@ fn wrong_values_of_a_port_are_refused() {
 fn tables_are_kept_by_blocks() {
     let mut ca = node(NodeType::Ca);
     let pkeys = PKeyTable { pkeys: [0x8001; 32] };
-    assert_eq!(set(&mut ca, PKeyTable::ATTRIBUTE, 1, pkeys), (0, vec![(2, Event::PKeys)]));
+    assert_eq!(set(&mut ca, PKeyTable::ATTRIBUTE, 1, pkeys), (0, vec![(2, NodeEvent::PKeys)]));
     assert_eq!(set(&mut ca, PKeyTable::ATTRIBUTE, 1, pkeys), (0, vec![]));
     assert_eq!(set(&mut ca, PKeyTable::ATTRIBUTE, 2, pkeys).0, STATUS_INVALID);
     assert_eq!(PKeyTable::parse(&get(&mut ca, PKeyTable::ATTRIBUTE, 0).1).pkeys[..2], [0xffff, 0]);
     let guids = GuidInfo { guids: [7; 8] };
-    assert_eq!(set(&mut ca, GuidInfo::ATTRIBUTE, 0, guids), (0, vec![(2, Event::Gids)]));
+    assert_eq!(set(&mut ca, GuidInfo::ATTRIBUTE, 0, guids), (0, vec![(2, NodeEvent::Gids)]));
     assert_eq!(GuidInfo::parse(&get(&mut ca, GuidInfo::ATTRIBUTE, 0).1).guids[..2], [0x102, 7]);
     for attribute in [SwitchInfo::ATTRIBUTE, LinearTable::ATTRIBUTE, MulticastTable::ATTRIBUTE, 0x20, 0xff90] {
         assert_eq!(get(&mut ca, attribute, 0).0, STATUS_METHOD_ATTRIBUTE);

@@ -17,7 +17,7 @@
 //! aliases of ports (`@`) and its commands. The options `w=`, `s=` and `e=` of a port are codes of
 //! PortInfo.
 
-use super::{Error, LONGEST, Link, Node, Place, Placed, Speed, Topology, Width, error, number, rate};
+use super::{Error, LONGEST, Link, Placed, Position, Speed, Topology, TopologyNode, Width, error, number, rate};
 use std::fmt;
 use std::net::IpAddr;
 use wire::smp::NodeType;
@@ -117,7 +117,8 @@ fn header(line: &mut Line<'_>, kind: NodeType, before: Before) -> Result<Placed,
     let lid = if kind == NodeType::Switch { after(after_it, "lid") } else { None };
     let Before { guid, system_guid, vendor_id, device_id } = before;
     let (addresses, links) = (Vec::new(), Vec::new());
-    let node = Node { kind, name, description, ports, guid, system_guid, vendor_id, device_id, lid, addresses, links };
+    let node =
+        TopologyNode { kind, name, description, ports, guid, system_guid, vendor_id, device_id, lid, addresses, links };
     Ok(Placed { node, place, links: Vec::new() })
 }
 
@@ -221,7 +222,7 @@ impl<'a> Line<'a> {
         self.text.get(self.at..).unwrap_or_default()
     }
 
-    fn place(&self) -> Place {
+    fn place(&self) -> Position {
         (self.number, self.text.get(..self.at).unwrap_or_default().chars().count() + 1)
     }
 
@@ -291,7 +292,7 @@ impl<'a> Line<'a> {
 }
 
 /// Writes the record of a node.
-pub(super) fn write(node: &Node, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+pub(super) fn write(node: &TopologyNode, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     let (guid, word) = match node.kind {
         NodeType::Switch => ("switchguid", "Switch"),
         NodeType::Ca => ("caguid", "Ca"),

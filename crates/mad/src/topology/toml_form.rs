@@ -10,7 +10,7 @@
 //! links = { 1 = "H1[1] 4xEDR", 2 = "S2[7]", 3 = "@10.0.0.2/S9[3]" }
 //! ```
 
-use super::{Error, LONGEST, Link, Node, Place, Placed, Topology, error, number, rate};
+use super::{Error, LONGEST, Link, Placed, Position, Topology, TopologyNode, error, number, rate};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -90,7 +90,7 @@ impl Topology {
 }
 
 /// The line and column of a byte.
-fn place(text: &str, at: usize) -> Place {
+fn place(text: &str, at: usize) -> Position {
     let before = text.get(..at).unwrap_or(text);
     let line = before.rsplit('\n').next().unwrap_or_default();
     (before.matches('\n').count() + 1, line.chars().count() + 1)
@@ -119,7 +119,7 @@ impl Record {
             links.push(link);
             places.push(place);
         }
-        let node = Node {
+        let node = TopologyNode {
             kind: match self.kind {
                 Kind::Switch => NodeType::Switch,
                 Kind::Hca => NodeType::Ca,

@@ -1,7 +1,7 @@
 //! What an event does at a port: packets and flow-control packets that arrive, and the choice of
 //! what leaves next. Not what a node does with a packet ([`super::forward`]).
 
-use super::{Delivery, End, Event, Fabric, Happening};
+use super::{Delivery, End, Fabric, Happening, QueuedEvent};
 use crate::counters::Cause;
 use crate::frame::Frame;
 use crate::port::{Hold, Place, Port, Queued};
@@ -15,7 +15,7 @@ const FLOW_BYTES: usize = flow_control::LEN + 2;
 const MANAGEMENT_ROOM: usize = 64;
 
 impl Fabric {
-    pub(super) fn process(&mut self, event: Event) {
+    pub(super) fn process(&mut self, event: QueuedEvent) {
         let at = event.port;
         let current = self.ports[at as usize].generation == event.generation;
         match event.what {

@@ -12,7 +12,7 @@ use crate::rate::Mtu;
 use crate::service;
 use crate::state::{self, Logical};
 use crate::switch::{NO_PORT, Ports};
-use mad::sma::{Event, NO_EXTENDED};
+use mad::sma::{NO_EXTENDED, NodeEvent};
 use std::sync::Arc;
 use wire::lrh::LID_MULTICAST;
 use wire::smp::{LinearTable, MulticastTable, PKeyTable, PhysState, PortInfo, SlToVl, Smp, SwitchInfo, VlArbitration};
@@ -23,7 +23,7 @@ const MULTICAST_BLOCK: usize = 32;
 
 impl Managed {
     /// Applies the attribute that a Set at port `at` has changed.
-    pub(super) fn apply(&mut self, at: End, smp: &Smp, events: &[(u8, Event)]) {
+    pub(super) fn apply(&mut self, at: End, smp: &Smp, events: &[(u8, NodeEvent)]) {
         let (is_switch, _) = self.shape(at.node);
         // Tables of adapters are those of the port at which the Set came in.
         let target = |number: u32| if is_switch { End { port: number as u8, ..at } } else { at };
@@ -43,11 +43,11 @@ impl Managed {
         for (number, event) in events {
             let end = End { port: *number, ..at };
             match event {
-                Event::Link(_) if end.port == 0 => {}
-                Event::Link(PhysState::Disabled) => self.after_answer(Timer::Disable(end)),
-                Event::Link(_) => self.after_answer(Timer::Restart(end)),
+                NodeEvent::Link(_) if end.port == 0 => {}
+                NodeEvent::Link(PhysState::Disabled) => self.after_answer(Timer::Disable(end)),
+                NodeEvent::Link(_) => self.after_answer(Timer::Restart(end)),
                 // The model tells of the state when it has changed.
-                Event::Active | Event::Inactive | Event::LinkSettings | Event::Forwarding => {}
+                NodeEvent::Active | NodeEvent::Inactive | NodeEvent::LinkSettings | NodeEvent::Forwarding => {}
                 event => self.output(end, || Output::Changed { end, event: *event }),
             }
         }

@@ -74,7 +74,7 @@ pub(super) fn build(topology: &Topology) -> Result<Built, Unbuildable> {
 }
 
 /// Settings of the model.
-fn set_ports(fabric: &mut Fabric, id: NodeId, node: &topology::Node, guids: &Guids) {
+fn set_ports(fabric: &mut Fabric, id: NodeId, node: &topology::TopologyNode, guids: &Guids) {
     if let Some(own) = fabric.node_mut(id) {
         own.system_guid = system_guid(node, guids);
     }
@@ -109,12 +109,12 @@ fn up_to(speed: topology::Speed) -> Codes {
     code | (code - 1)
 }
 
-fn system_guid(node: &topology::Node, guids: &Guids) -> u64 {
+fn system_guid(node: &topology::TopologyNode, guids: &Guids) -> u64 {
     node.system_guid.filter(|guid| *guid != 0).unwrap_or(guids.node)
 }
 
 /// What the agent of a node knows.
-fn agent(node: &topology::Node, guids: &Guids, fabric: &Fabric, id: NodeId) -> node::Node {
+fn agent(node: &topology::TopologyNode, guids: &Guids, fabric: &Fabric, id: NodeId) -> node::Node {
     let is_switch = node.kind == NodeType::Switch;
     let (usual_vendor, usual_device) = if is_switch { SWITCH } else { ADAPTER };
     let info = NodeInfo {

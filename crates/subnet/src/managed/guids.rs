@@ -2,7 +2,7 @@
 //! and the same each time. Principal type: [`Guids`].
 
 use crate::fabric::Unconnectable;
-use mad::topology::{Node, Topology};
+use mad::topology::{Topology, TopologyNode};
 use std::collections::HashMap;
 use wire::smp::NodeType;
 
@@ -97,12 +97,12 @@ fn base(topology: &Topology) -> u64 {
 }
 
 /// The GUIDs of ports that the file names. The ports of a switch have none of their own.
-fn port_guids(node: &Node) -> impl Iterator<Item = (u8, u64)> {
+fn port_guids(node: &TopologyNode) -> impl Iterator<Item = (u8, u64)> {
     let links = node.links.iter().filter(|_| node.kind != NodeType::Switch);
     links.filter_map(|link| Some((link.port, link.guid.filter(|guid| *guid != 0)?)))
 }
 
-fn of_node(used: &mut Used, at: usize, node: &Node) -> Guids {
+fn of_node(used: &mut Used, at: usize, node: &TopologyNode) -> Guids {
     let is_switch = node.kind == NodeType::Switch;
     let more = if is_switch { 0 } else { u64::from(node.ports) };
     let guid = node.guid.filter(|guid| *guid != 0);

@@ -7,7 +7,7 @@ use crate::fabric::{End, Note};
 use crate::frame::Frame;
 use crate::state::{Logical, Physical};
 use mad::node::Port;
-use mad::sma::Event;
+use mad::sma::NodeEvent;
 use wire::lrh::Next;
 use wire::notice::{KeyNotice, Notice, SwitchPKeyNotice};
 use wire::smp::{LinkState, PhysState, PortInfo, Smp};
@@ -87,8 +87,8 @@ impl Managed {
         self.output(end, || Output::Link { end, state: now });
         let is_active = |state| matches!(state, Logical::Active | Logical::ActiveDefer);
         match (is_active(before), is_active(now)) {
-            (false, true) => self.output(end, || Output::Changed { end, event: Event::Active }),
-            (true, false) => self.output(end, || Output::Changed { end, event: Event::Inactive }),
+            (false, true) => self.output(end, || Output::Changed { end, event: NodeEvent::Active }),
+            (true, false) => self.output(end, || Output::Changed { end, event: NodeEvent::Inactive }),
             _ => {}
         }
     }

@@ -2,7 +2,7 @@
 
 use crate::net::{Net, SECOND, data, traps};
 use mad::counters::Counter;
-use mad::sma::Event;
+use mad::sma::NodeEvent;
 use softhca_subnet::Cause;
 use softhca_subnet::managed::{Datagram, Output};
 use wire::mad::{CLASS_PM, Header, METHOD_GET};
@@ -66,7 +66,7 @@ fn the_owner_hears_of_its_partitions() {
     wire::layout::Layout::write(table(&[0x8005]), &mut smp.data);
     let datagram = Datagram::smp(net.lid("H1"), net.lid("H3"), 0, smp.to_mad());
     net.managed.send(net.manager.from, &datagram).unwrap();
-    assert!(net.run(SECOND).contains(&Output::Changed { end, event: Event::PKeys }));
+    assert!(net.run(SECOND).contains(&Output::Changed { end, event: NodeEvent::PKeys }));
     let shown: PKeyTable = net.manager.get(&mut net.managed, &path, PKeyTable::ATTRIBUTE, 0).unwrap();
     assert_eq!(shown, table(&[0x8005]));
 }

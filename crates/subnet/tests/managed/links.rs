@@ -1,7 +1,7 @@
 //! Changes of links, and the notices that management gets of them.
 
 use crate::net::{Net, SECOND, traps};
-use mad::sma::Event;
+use mad::sma::NodeEvent;
 use softhca_subnet::managed::Output;
 use wire::mad::{CLASS_SUBN_LID, METHOD_TRAP_REPRESS};
 use wire::notice::{ChangeNotice, Notice, SwitchNotice};
@@ -90,7 +90,7 @@ fn a_port_is_disabled_and_enabled_by_port_info() {
     let disable = |info: &mut PortInfo| (info.link.state, info.link.phys_state) = (1, 3);
     assert_eq!(net.manager.change_port(&mut net.managed, &path, 1, disable), Some(0));
     let outputs = net.run(SECOND);
-    assert!(outputs.contains(&Output::Changed { end, event: Event::Inactive }));
+    assert!(outputs.contains(&Output::Changed { end, event: NodeEvent::Inactive }));
     assert_eq!((net.states("S2", 1), net.states("H3", 1)), ((1, 3), (1, 2)));
     let nothing = |info: &mut PortInfo| info.link.state = 1;
     assert_eq!(net.manager.change_port(&mut net.managed, &path, 1, nothing), Some(0));

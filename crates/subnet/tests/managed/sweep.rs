@@ -2,7 +2,7 @@
 
 use crate::net::{Net, SECOND, TEXT, data};
 use mad::counters::Counter;
-use mad::sma::Event;
+use mad::sma::NodeEvent;
 use mad::topology::Topology;
 use softhca_subnet::managed::Output;
 use softhca_subnet::state::Logical;
@@ -81,11 +81,11 @@ fn the_owner_hears_of_its_lid_and_of_the_active_link() {
     // By LID to the permissive LID: to the neighbour, which is the switch, and not to itself.
     net.managed.send(end, &datagram).unwrap();
     let outputs = net.run(SECOND / 1000);
-    assert!(!outputs.contains(&Output::Changed { end, event: Event::Lid }));
+    assert!(!outputs.contains(&Output::Changed { end, event: NodeEvent::Lid }));
     let own = Smp { class: 0x81, dr_slid: 0xffff, dr_dlid: 0xffff, ..smp };
     net.managed.send(end, &softhca_subnet::managed::Datagram::smp(0xffff, 0xffff, 0, own.to_mad())).unwrap();
     let outputs = net.run(SECOND / 1000);
-    assert!(outputs.contains(&Output::Changed { end, event: Event::Lid }));
+    assert!(outputs.contains(&Output::Changed { end, event: NodeEvent::Lid }));
     assert!(outputs.contains(&Output::Link { end, state: Logical::Armed }));
     assert!(outputs.iter().any(|output| matches!(output, Output::Datagram(_))), "the answer");
 }

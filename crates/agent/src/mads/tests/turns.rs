@@ -45,7 +45,7 @@ fn requests_are_answered(mut bench: Bench, at: PortId, class: u8, qpn: u8, attri
         bench.pass(Duration::from_millis(100));
         bench.mads.on_time(&mut bench.world);
         let waiting = bench.mads.travelling.waiting(FLOODER);
-        assert!(waiting > TURN, "{waiting} datagrams are no flood");
+        assert!(waiting > BATCH, "{waiting} datagrams are no flood");
         let lid =
             if qpn == 0 { PERMISSIVE_LID } else { bench.world.devices[at.device].ports[0].lid.expect("a LID").number };
         let to =
@@ -73,7 +73,7 @@ fn requests_are_answered(mut bench: Bench, at: PortId, class: u8, qpn: u8, attri
         carried += waiting.saturating_sub(bench.mads.travelling.waiting(FLOODER));
     }
     assert_eq!(answers, REQUESTS);
-    assert!(carried <= REQUESTS as usize * TURN, "{carried} datagrams of the flooder for {answers} answers");
+    assert!(carried <= REQUESTS as usize * BATCH, "{carried} datagrams of the flooder for {answers} answers");
 }
 
 #[test]
