@@ -52,7 +52,7 @@ pub use error::{Dropped, Error};
 pub use event::{Event, Kind, Output};
 pub use origin::{Origin, Path};
 pub use params::{Connection, Reply, Request, SidrReply, SidrRequest, Suggestion};
-pub use state::{PathState, State};
+pub use state::{CmState, PathState};
 pub use wire::cm::{Attribute, Ece, Gid, Reason, TransportType};
 pub use wire::mad::Mad;
 
@@ -133,7 +133,7 @@ impl Cm {
     ///
     /// # Errors
     /// [`Error::Stale`].
-    pub fn state(&self, id: Id) -> Result<State, Error> {
+    pub fn state(&self, id: Id) -> Result<CmState, Error> {
         Ok(self.table.entry(self.table.resolve(id)?).facts.state)
     }
 

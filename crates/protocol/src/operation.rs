@@ -209,7 +209,7 @@ const FIRST: u32 = 8;
 /// An operation. Once it has begun, also the number of its first packet, and its message number,
 /// counted from 1.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Entry {
+pub(crate) struct QueuedOperation {
     pub(crate) op: SendOp,
     pub(crate) first: Psn,
     pub(crate) number: u32,
@@ -218,7 +218,7 @@ pub(crate) struct Entry {
 #[derive(Debug)]
 pub(crate) struct Ring {
     /// Its length is 0 or a power of two.
-    entries: Box<[Entry]>,
+    entries: Box<[QueuedOperation]>,
     depth: u32,
 }
 
@@ -242,14 +242,15 @@ impl Ring {
         if used == self.capacity() {
             self.grow(tail, head);
         }
-        *self.at_mut(head) = Entry { op, ..Entry::default() };
+        *self.at_mut(head) = QueuedOperation { op, ..QueuedOperation::default() };
         true
     }
 
     #[cold]
     fn grow(&mut self, tail: u32, head: u32) {
         let capacity = (self.capacity() * 2).max(FIRST);
-        let mut larger = Ring { entries: vec![Entry::default(); capacity as usize].into(), depth: self.depth };
+        let mut larger =
+            Ring { entries: vec![QueuedOperation::default(); capacity as usize].into(), depth: self.depth };
         let mut index = tail;
         while index != head {
             *larger.at_mut(index) = *self.at(index);
@@ -260,13 +261,13 @@ impl Ring {
 
     /// The entry with a number that was put and is still in use.
     #[inline]
-    pub(crate) fn at(&self, index: u32) -> &Entry {
+    pub(crate) fn at(&self, index: u32) -> &QueuedOperation {
         let mask = self.entries.len() - 1;
         &self.entries[index as usize & mask]
     }
 
     #[inline]
-    pub(crate) fn at_mut(&mut self, index: u32) -> &mut Entry {
+    pub(crate) fn at_mut(&mut self, index: u32) -> &mut QueuedOperation {
         let mask = self.entries.len() - 1;
         &mut self.entries[index as usize & mask]
     }

@@ -2,7 +2,7 @@
 //! [`Requester`]. When a packet is sent is decided in [`crate::requester`]. IBA 9.4 (operations),
 //! 9.7.2 (numbering), 9.7.5.1.2 (asking for acknowledgement).
 
-use crate::operation::{Entry, MAX_MESSAGE, Operation, Run, SendOp};
+use crate::operation::{MAX_MESSAGE, Operation, QueuedOperation, Run, SendOp};
 use crate::qp::Service;
 use crate::reason::Reason;
 use crate::requester::{Requester, RequesterConfig};
@@ -14,7 +14,7 @@ impl Requester {
     /// piece of a READ is one packet. If a piece was answered in part, the packet asks for the
     /// rest.
     #[inline(never)]
-    pub(crate) fn next_request(&self, entry: &Entry) -> Option<Run> {
+    pub(crate) fn next_request(&self, entry: &QueuedOperation) -> Option<Run> {
         let (op, packet) = (&entry.op, self.cursor.packet);
         if !self.fits_window(entry) || !self.may_ask() {
             return None;
@@ -42,7 +42,7 @@ impl Requester {
 
     /// The next packets of a SEND or WRITE.
     #[inline(always)]
-    pub(crate) fn next_packets(&self, entry: &Entry) -> Option<Run> {
+    pub(crate) fn next_packets(&self, entry: &QueuedOperation) -> Option<Run> {
         if self.cursor.packet == 0 && entry.op.length <= self.config.mtu && self.rc.limit.is_none() {
             return self.only_packet(entry);
         }
@@ -52,7 +52,7 @@ impl Requester {
     /// The next packets of a SEND or WRITE: its middle packets, as many as may be sent, or one
     /// packet of another kind.
     #[inline(never)]
-    fn next_packets_of_many(&self, entry: &Entry) -> Option<Run> {
+    fn next_packets_of_many(&self, entry: &QueuedOperation) -> Option<Run> {
         let (op, packet) = (&entry.op, self.cursor.packet);
         let (first, offset) = (entry.first + packet, packet << self.mtu_shift);
         let left = op.length - offset;
@@ -127,7 +127,7 @@ impl Requester {
 
     /// The packet of a SEND or WRITE that has only one, without credits.
     #[inline(always)]
-    fn only_packet(&self, entry: &Entry) -> Option<Run> {
+    fn only_packet(&self, entry: &QueuedOperation) -> Option<Run> {
         let (op, is_reliable) = (&entry.op, self.service.is_reliable());
         let opcode = Opcode::new(self.service.transport(), opcode(op.operation, Place::Only));
         (!is_reliable || self.room(entry.first).0 > 0).then_some(Run {

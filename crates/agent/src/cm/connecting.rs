@@ -7,7 +7,7 @@ use abi::ucma::PRIVATE_DATA_MAX;
 use abi::ucma::connection::{Accept, ConnParam, Connect, Disconnect, Ece as EceRecord, Notify, Reject};
 use abi::ucma::sockaddr::Sockaddr;
 use abi::{Errno, Refusal};
-use protocol::cm::{Ece, Error, Path, Reason, Reply, Request, SidrReply, SidrRequest, State, TransportType};
+use protocol::cm::{CmState, Ece, Error, Path, Reason, Reply, Request, SidrReply, SidrRequest, TransportType};
 use wire::Psn;
 use wire::Qpn;
 use wire::cm::SidrStatus;
@@ -218,7 +218,7 @@ impl Manager {
         };
         match self.core.established_by_data(connection) {
             Ok(()) => Ok(Vec::new()),
-            Err(_) if self.core.state(connection).is_ok_and(|state| state == State::Established) => {
+            Err(_) if self.core.state(connection).is_ok_and(|state| state == CmState::Established) => {
                 refuse(Errno::EISCONN, format!("id {name:#x} is connected already"))
             }
             Err(error) => Err(impossible(name, &error)),

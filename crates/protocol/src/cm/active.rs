@@ -1,13 +1,13 @@
 //! The active side: REQ, the handling of REP, RTU. Adds to [`Cm`]; the passive side is in
 //! [`super::passive`]. IBA 12.9.5 (active states).
 
-use super::entry::{Entry, sum_of_timeout_codes};
+use super::entry::{CmEntry, sum_of_timeout_codes};
 use super::error::{Dropped, Error};
 use super::event::Kind;
 use super::messages::fit;
 use super::origin::Origin;
 use super::params::{Connection, Request};
-use super::state::State;
+use super::state::CmState;
 use super::{Attribute, Cm, Ece, Id, Reason, TransportType};
 use crate::time::Time;
 use wire::cm::{Message, Rej, Rejected, Rep, Req, Rtu};
@@ -21,7 +21,7 @@ impl Cm {
     /// [`Error::Full`]; [`Error::PrivateData`] beyond 92 bytes.
     pub fn request(&mut self, now: Time, request: &Request<'_>) -> Result<Id, Error> {
         let private_data = fit(Attribute::Req, request.private_data)?;
-        let mut entry = Entry::new(Connection {
+        let mut entry = CmEntry::new(Connection {
             active: true,
             service_id: request.service_id,
             transport: request.transport,
@@ -68,7 +68,7 @@ impl Cm {
             ..Req::default()
         };
         self.say(index, &Message::Req(req), request.ece.options);
-        self.await_answer(now, index, State::ReqSent);
+        self.await_answer(now, index, CmState::ReqSent);
         Ok(self.table.id(index))
     }
 
@@ -79,7 +79,7 @@ impl Cm {
     pub fn ready(&mut self, id: Id, private_data: &[u8]) -> Result<(), Error> {
         let index = self.table.resolve(id)?;
         let facts = &self.table.entry(index).facts;
-        if !matches!(facts.state, State::RepRcvd | State::MraRepSent) {
+        if !matches!(facts.state, CmState::RepRcvd | CmState::MraRepSent) {
             return Err(self.misplaced(index, "RTU"));
         }
         let rtu = Rtu {
@@ -88,7 +88,7 @@ impl Cm {
             private_data: fit(Attribute::Rtu, private_data)?,
         };
         self.say(index, &Message::Rtu(rtu), 0);
-        self.table.enter(index, State::Established, None);
+        self.table.enter(index, CmState::Established, None);
         Ok(())
     }
 
@@ -122,22 +122,22 @@ impl Cm {
         }
         let repeated = Dropped::Repeated { message };
         match facts.state {
-            State::ReqSent | State::MraReqRcvd => self.agreed(now, index, origin, header, rep, ece),
-            State::RepRcvd => {
+            CmState::ReqSent | CmState::MraReqRcvd => self.agreed(now, index, origin, header, rep, ece),
+            CmState::RepRcvd => {
                 self.answer_repetition(index);
                 Err(repeated)
             }
             // The last message was MRA or RTU.
-            State::MraRepSent | State::Established => {
+            CmState::MraRepSent | CmState::Established => {
                 self.repeat(index);
                 Err(repeated)
             }
             // This side has rejected the REP, and the peer has not received the REJ.
-            State::Idle | State::TimeWait if self.said(index, Attribute::Rej) => {
+            CmState::Idle | CmState::TimeWait if self.said(index, Attribute::Rej) => {
                 self.repeat(index);
                 Err(repeated)
             }
-            State::Idle | State::TimeWait => {
+            CmState::Idle | CmState::TimeWait => {
                 let state = facts.state;
                 self.reject_rep(origin, header, rep, Reason::INVALID_COMM_ID);
                 Err(Dropped::Unexpected { message, state })
@@ -177,7 +177,7 @@ impl Cm {
         if rep.failover_accepted != 0 {
             facts.alternate = None;
         }
-        self.table.enter(index, State::RepRcvd, None);
+        self.table.enter(index, CmState::RepRcvd, None);
         let key = self.table.entry(index).qpn_key();
         if let Some(stale) = self.table.find_key(&key) {
             self.reject_rep(origin, header, rep, Reason::STALE_CONNECTION);

@@ -7,7 +7,7 @@ use super::event::Kind;
 use super::messages::{fit, fit_info};
 use super::origin::Origin;
 use super::params::SidrReply;
-use super::state::{PathState, State};
+use super::state::{CmState, PathState};
 use super::{Attribute, Cm, Id, Reason};
 use crate::time::Time;
 use wire::cm::{Data, Drep, Dreq, Message, Rej, SidrStatus};
@@ -27,27 +27,27 @@ impl Cm {
         let private_data = fit(Attribute::Rej, private)?;
         let rej = Rej { info, info_len, private_data, ..self.rejection(index, reason) };
         match state {
-            State::ReqRcvd | State::MraReqSent => {
+            CmState::ReqRcvd | CmState::MraReqSent => {
                 self.say(index, &Message::Rej(rej), 0);
                 // A repeated REQ to a service id without a listener is rejected again anyway, so no
                 // entry is needed.
                 if reason == Reason::INVALID_SERVICE_ID {
                     self.idle(index)
                 } else {
-                    self.rest(now, index, State::Declined)
+                    self.rest(now, index, CmState::Declined)
                 }
             }
-            State::ReqSent | State::MraReqRcvd => {
+            CmState::ReqSent | CmState::MraReqRcvd => {
                 self.reject_for_time(index);
                 self.idle(index);
             }
-            State::RepRcvd | State::MraRepSent => {
+            CmState::RepRcvd | CmState::MraRepSent => {
                 self.say(index, &Message::Rej(rej), 0);
                 self.idle_but_heard(index);
             }
-            State::RepSent | State::MraRepRcvd => {
+            CmState::RepSent | CmState::MraRepRcvd => {
                 self.say(index, &Message::Rej(rej), 0);
-                self.rest(now, index, State::TimeWait);
+                self.rest(now, index, CmState::TimeWait);
             }
             _ => return Err(self.misplaced(index, "REJ")),
         }
@@ -77,12 +77,12 @@ impl Cm {
     pub fn disconnect(&mut self, now: Time, id: Id, private_data: &[u8]) -> Result<(), Error> {
         let index = self.table.resolve(id)?;
         match self.table.entry(index).facts.state {
-            State::Established => {
+            CmState::Established => {
                 let private_data = fit(Attribute::Dreq, private_data)?;
                 self.ask_for_end(now, index, private_data);
                 Ok(())
             }
-            State::DreqRcvd => {
+            CmState::DreqRcvd => {
                 fit::<220>(Attribute::Drep, private_data)?;
                 let private_data = fit(Attribute::Drep, private_data)?;
                 self.agree_to_end(now, index, private_data);
@@ -102,28 +102,28 @@ impl Cm {
     pub fn destroy(&mut self, now: Time, id: Id) -> Result<(), Error> {
         let index = self.table.resolve(id)?;
         match self.table.entry(index).facts.state {
-            State::SidrReqSent => self.idle(index),
-            State::ReqSent
-            | State::MraReqRcvd
-            | State::ReqRcvd
-            | State::MraReqSent
-            | State::RepRcvd
-            | State::MraRepSent
-            | State::RepSent
-            | State::MraRepRcvd => {
+            CmState::SidrReqSent => self.idle(index),
+            CmState::ReqSent
+            | CmState::MraReqRcvd
+            | CmState::ReqRcvd
+            | CmState::MraReqSent
+            | CmState::RepRcvd
+            | CmState::MraRepSent
+            | CmState::RepSent
+            | CmState::MraRepRcvd => {
                 self.reject(now, id, Reason::CONSUMER_DEFINED, &[], &[])?;
             }
-            State::SidrReqRcvd => {
+            CmState::SidrReqRcvd => {
                 let declined = SidrReply { status: SidrStatus::REJECTED, ..SidrReply::default() };
                 self.sidr_reply(now, id, &declined)?;
             }
-            State::Established => self.ask_for_end(now, index, Data::default()),
-            State::DreqRcvd => self.agree_to_end(now, index, Data::default()),
-            State::Idle | State::DreqSent | State::TimeWait | State::Declined | State::SidrAnswered => {}
+            CmState::Established => self.ask_for_end(now, index, Data::default()),
+            CmState::DreqRcvd => self.agree_to_end(now, index, Data::default()),
+            CmState::Idle | CmState::DreqSent | CmState::TimeWait | CmState::Declined | CmState::SidrAnswered => {}
         }
         let entry = self.table.entry_mut(index);
         entry.orphan = true;
-        if entry.facts.state == State::Idle {
+        if entry.facts.state == CmState::Idle {
             self.table.remove(index);
         }
         Ok(())
@@ -138,24 +138,24 @@ impl Cm {
         };
         let state = self.table.entry(index).facts.state;
         match state {
-            State::ReqSent | State::MraReqRcvd | State::RepRcvd | State::MraRepSent => {
+            CmState::ReqSent | CmState::MraReqRcvd | CmState::RepRcvd | CmState::MraRepSent => {
                 self.tell(index, Kind::Rejected(*rej));
                 self.idle(index);
             }
             // The peer no longer wants our answer. The id rests, so that a late repetition of the
             // REQ does not look like a new REQ.
-            State::ReqRcvd | State::MraReqSent | State::RepSent | State::MraRepRcvd => {
+            CmState::ReqRcvd | CmState::MraReqSent | CmState::RepSent | CmState::MraRepRcvd => {
                 self.tell(index, Kind::Rejected(*rej));
                 self.table.entry_mut(index).last = None;
-                self.rest(now, index, State::Declined);
+                self.rest(now, index, CmState::Declined);
             }
-            State::Established => {
+            CmState::Established => {
                 self.tell(index, Kind::Rejected(*rej));
-                self.rest(now, index, State::TimeWait);
+                self.rest(now, index, CmState::TimeWait);
             }
-            State::DreqSent => {
+            CmState::DreqSent => {
                 self.tell(index, Kind::Disconnected { private_data: None });
-                self.rest(now, index, State::TimeWait);
+                self.rest(now, index, CmState::TimeWait);
             }
             state => return Err(Dropped::Unexpected { message, state }),
         }
@@ -202,21 +202,21 @@ impl Cm {
             return Err(Dropped::Mismatch { message, comm_id });
         }
         match state {
-            State::RepSent | State::MraRepRcvd | State::RepRcvd | State::MraRepSent | State::Established => {
+            CmState::RepSent | CmState::MraRepRcvd | CmState::RepRcvd | CmState::MraRepSent | CmState::Established => {
                 entry.transaction = header.transaction;
                 self.stop_suggesting(index);
-                self.table.enter(index, State::DreqRcvd, None);
+                self.table.enter(index, CmState::DreqRcvd, None);
                 self.table.entry_mut(index).last = None;
                 self.tell(index, Kind::DisconnectWanted(*dreq));
             }
             // Both sides sent DREQ at once, and both may stop.
-            State::DreqSent => {
+            CmState::DreqSent => {
                 entry.transaction = header.transaction;
                 self.tell(index, Kind::Disconnected { private_data: None });
                 self.agree_to_end(now, index, Data::default());
             }
-            State::DreqRcvd => return Err(Dropped::Repeated { message }),
-            State::TimeWait | State::Idle => {
+            CmState::DreqRcvd => return Err(Dropped::Repeated { message }),
+            CmState::TimeWait | CmState::Idle => {
                 if self.said(index, Attribute::Drep) {
                     self.repeat(index);
                 } else {
@@ -235,9 +235,9 @@ impl Cm {
         let message = Attribute::Drep;
         let index = self.connection_of(origin, message, drep.remote_comm_id, drep.local_comm_id)?;
         match self.table.entry(index).facts.state {
-            State::DreqSent => {
+            CmState::DreqSent => {
                 self.tell(index, Kind::Disconnected { private_data: Some(drep.private_data) });
-                self.rest(now, index, State::TimeWait);
+                self.rest(now, index, CmState::TimeWait);
                 Ok(())
             }
             state => Err(Dropped::Unexpected { message, state }),
@@ -256,13 +256,13 @@ impl Cm {
             private_data,
         };
         self.say(index, &Message::Dreq(dreq), 0);
-        self.await_answer(now, index, State::DreqSent);
+        self.await_answer(now, index, CmState::DreqSent);
     }
 
     /// Answers DREQ with DREP.
     fn agree_to_end(&mut self, now: Time, index: u32, private_data: Data<224>) {
         self.say_drep(index, private_data);
-        self.rest(now, index, State::TimeWait);
+        self.rest(now, index, CmState::TimeWait);
     }
 
     fn say_drep(&mut self, index: u32, private_data: Data<224>) {
@@ -275,14 +275,14 @@ impl Cm {
     pub(super) fn forgotten(&mut self, now: Time, index: u32) {
         self.tell(index, Kind::PeerForgot);
         match self.table.entry(index).facts.state {
-            State::Established => self.ask_for_end(now, index, Data::default()),
-            State::ReqRcvd | State::MraReqSent => {
+            CmState::Established => self.ask_for_end(now, index, Data::default()),
+            CmState::ReqRcvd | CmState::MraReqSent => {
                 self.say_stale(index);
-                self.rest(now, index, State::Declined);
+                self.rest(now, index, CmState::Declined);
             }
-            State::RepSent | State::MraRepRcvd => {
+            CmState::RepSent | CmState::MraRepRcvd => {
                 self.say_stale(index);
-                self.rest(now, index, State::TimeWait);
+                self.rest(now, index, CmState::TimeWait);
             }
             _ => {
                 self.say_stale(index);
@@ -303,21 +303,21 @@ impl Cm {
     }
 
     /// Enters a state that ends by itself. If too many ids rest already, the state ends at once.
-    pub(super) fn rest(&mut self, now: Time, index: u32, state: State) {
+    pub(super) fn rest(&mut self, now: Time, index: u32, state: CmState) {
         if self.table.counts().resting >= self.config.resting as usize
             && !self.table.entry(index).facts.state.is_resting()
         {
             return self.rested(index, state);
         }
         let entry = self.table.entry(index);
-        let time = if state == State::TimeWait { entry.rest() } else { entry.echo };
+        let time = if state == CmState::TimeWait { entry.rest() } else { entry.echo };
         self.stop_suggesting(index);
         self.table.enter(index, state, Some(now.after(time)));
     }
 
     /// The time of a resting id is over.
-    pub(super) fn rested(&mut self, index: u32, state: State) {
-        if state == State::TimeWait {
+    pub(super) fn rested(&mut self, index: u32, state: CmState) {
+        if state == CmState::TimeWait {
             self.tell(index, Kind::Rested);
         }
         self.idle(index);
@@ -333,7 +333,7 @@ impl Cm {
     /// Like [`Cm::idle`], but keeps the last message for repetition.
     fn idle_but_heard(&mut self, index: u32) {
         self.stop_suggesting(index);
-        self.table.enter(index, State::Idle, None);
+        self.table.enter(index, CmState::Idle, None);
         if self.table.entry(index).orphan {
             self.table.remove(index);
         }

@@ -1,9 +1,9 @@
 //! One id as the communication manager keeps it; not its keys and timers, which are in
-//! [`super::table`]. Principal type: [`Entry`].
+//! [`super::table`]. Principal type: [`CmEntry`].
 
 use super::origin::Origin;
 use super::params::Connection;
-use super::state::{PathState, State};
+use super::state::{CmState, PathState};
 use crate::time::Time;
 use wire::cm::{Attribute, Gid, PathInfo};
 use wire::mad::Mad;
@@ -38,7 +38,7 @@ pub(super) struct Last {
 }
 
 /// A suggestion for another alternate path. It uses the entry's timer, which nothing else uses in
-/// [`State::Established`].
+/// [`CmState::Established`].
 #[derive(Debug)]
 pub(super) struct Suggested {
     /// The transaction of the LAP.
@@ -53,7 +53,7 @@ pub(super) struct Suggested {
 
 /// One id.
 #[derive(Debug)]
-pub(super) struct Entry {
+pub(super) struct CmEntry {
     /// What both sides have agreed on, and the state. Only the table changes the state.
     pub(super) facts: Connection,
     /// The state of the suggestion for another path.
@@ -93,10 +93,10 @@ pub(super) struct Known {
     pub(super) qpn: bool,
 }
 
-impl Entry {
+impl CmEntry {
     /// An entry with these facts.
-    pub(super) fn new(facts: Connection) -> Entry {
-        Entry {
+    pub(super) fn new(facts: Connection) -> CmEntry {
+        CmEntry {
             facts,
             path_state: PathState::Idle,
             suggested: None,
@@ -121,7 +121,7 @@ impl Entry {
         self.interval = (span(response_timeout) + ways).max(SHORTEST);
     }
 
-    /// Like [`Entry::set_interval`], but the peer supplies the response timeout.
+    /// Like [`CmEntry::set_interval`], but the peer supplies the response timeout.
     pub(super) fn set_claimed_interval(&mut self, response_timeout: u8) {
         self.set_interval(response_timeout);
         self.interval = self.interval.min(LONGEST);
@@ -146,14 +146,14 @@ impl Entry {
 
     /// Whether the peer's number for the connection is known.
     pub(super) fn knows_remote(&self) -> bool {
-        !matches!(self.facts.state, State::ReqSent | State::MraReqRcvd | State::SidrReqSent)
+        !matches!(self.facts.state, CmState::ReqSent | CmState::MraReqRcvd | CmState::SidrReqSent)
     }
 
     /// The key of the peer's number for the connection.
     pub(super) fn number_key(&self) -> Key {
         let facts = &self.facts;
         match facts.state {
-            State::SidrReqRcvd | State::SidrAnswered => Key::question(facts.remote_comm_id, facts.path.dgid),
+            CmState::SidrReqRcvd | CmState::SidrAnswered => Key::question(facts.remote_comm_id, facts.path.dgid),
             _ => Key::number(facts.remote_comm_id, facts.remote_ca_guid, facts.path.dgid),
         }
     }

@@ -1,7 +1,7 @@
 //! The errors of a user's call, and the reasons for which a datagram is dropped. Principal types:
 //! [`Error`], [`Dropped`].
 
-use super::state::State;
+use super::state::CmState;
 use wire::cm::{Attribute, Gid};
 
 /// Why a call did nothing.
@@ -16,7 +16,7 @@ pub enum Error {
         /// The operation.
         call: &'static str,
         /// The id's state.
-        state: State,
+        state: CmState,
     },
     /// The maximum number of ids is reached.
     #[error("the communication manager holds as many ids as it may")]
@@ -71,7 +71,7 @@ pub enum Dropped {
         /// The message.
         message: Attribute,
         /// The state.
-        state: State,
+        state: CmState,
     },
     /// The message is a repetition. If it was answered before, the answer was sent again.
     #[error("a {message} that came before")]

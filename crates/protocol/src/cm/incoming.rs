@@ -1,12 +1,12 @@
 //! The handling of a REQ: a new id, a repetition of the last answer, or a rejection that needs no
 //! user. Adds to [`Cm`]; the user's reply is in [`super::passive`]. IBA 12.9.8.
 
-use super::entry::{Entry, Key};
+use super::entry::{CmEntry, Key};
 use super::error::Dropped;
 use super::event::Kind;
 use super::origin::{Origin, Path};
 use super::params::Connection;
-use super::state::State;
+use super::state::CmState;
 use super::{Attribute, Cm, Ece, Reason, TransportType};
 use crate::time::Time;
 use wire::cm::{Data, Message, PathInfo, Rej, Rejected, Req};
@@ -45,14 +45,14 @@ impl Cm {
         if undecided >= self.config.undecided as usize {
             return Err(Dropped::Full { message, held: undecided });
         }
-        let mut entry = Entry::new(facts);
+        let mut entry = CmEntry::new(facts);
         entry.transaction = header.transaction;
         entry.max_retries = req.max_cm_retries;
         entry.set_claimed_interval(req.local_response_timeout);
         entry.set_echo(req.remote_response_timeout);
         let held = self.table.counts().ids;
         let index = self.table.insert(entry).ok_or(Dropped::Full { message, held })?;
-        self.table.enter(index, State::ReqRcvd, None);
+        self.table.enter(index, CmState::ReqRcvd, None);
         self.table.link_number(index);
         self.table.link_qpn(index);
         self.tell(index, Kind::Incoming { req: *req, origin: *origin, ece });
@@ -70,10 +70,10 @@ impl Cm {
             return Err(self.reject_req(origin, header, req.local_comm_id, reason, &[]));
         }
         match known.state {
-            State::ReqRcvd => self.answer_repetition(index),
+            CmState::ReqRcvd => self.answer_repetition(index),
             // The last message was MRA, REP or REJ.
-            State::MraReqSent | State::RepSent | State::MraRepRcvd | State::Declined => self.repeat(index),
-            State::TimeWait if self.said(index, Attribute::Rej) => self.repeat(index),
+            CmState::MraReqSent | CmState::RepSent | CmState::MraRepRcvd | CmState::Declined => self.repeat(index),
+            CmState::TimeWait if self.said(index, Attribute::Rej) => self.repeat(index),
             state => return Err(Dropped::Unexpected { message, state }),
         }
         Err(Dropped::Repeated { message })
@@ -122,7 +122,7 @@ fn facts(origin: &Origin, req: &Req) -> Connection {
     let back = |info: &PathInfo| Path::back(&origin.seen_here(info), req.pkey, req.mtu);
     let path = back(&req.primary);
     Connection {
-        state: State::Idle,
+        state: CmState::Idle,
         active: false,
         service_id: req.service_id,
         transport: req.transport,

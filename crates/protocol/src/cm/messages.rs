@@ -5,7 +5,7 @@ use super::Cm;
 use super::entry::Last;
 use super::event::{Event, Kind, Output};
 use super::origin::{Origin, Path};
-use super::state::State;
+use super::state::CmState;
 use crate::cm::error::Error;
 use crate::time::Time;
 use wire::cm::{Attribute, Data, Message, Reason, Rej, Rejected};
@@ -44,7 +44,7 @@ impl Cm {
     }
 
     /// Enters a state that awaits an answer. The last message is repeated until the answer comes.
-    pub(super) fn await_answer(&mut self, now: Time, index: u32, state: State) {
+    pub(super) fn await_answer(&mut self, now: Time, index: u32, state: CmState) {
         let entry = self.table.entry_mut(index);
         entry.retries = entry.max_retries;
         let deadline = now.after(entry.interval);
@@ -77,8 +77,8 @@ impl Cm {
     pub(super) fn rejection(&self, index: u32, reason: Reason) -> Rej {
         let facts = &self.table.entry(index).facts;
         let message = match facts.state {
-            State::ReqRcvd | State::MraReqSent | State::ReqSent | State::MraReqRcvd => Rejected::Req,
-            State::RepRcvd | State::MraRepSent => Rejected::Rep,
+            CmState::ReqRcvd | CmState::MraReqSent | CmState::ReqSent | CmState::MraReqRcvd => Rejected::Req,
+            CmState::RepRcvd | CmState::MraRepSent => Rejected::Rep,
             _ => Rejected::Other,
         };
         Rej { local_comm_id: facts.local_comm_id, remote_comm_id: facts.remote_comm_id, message, ..Rej::new(reason) }

@@ -2,7 +2,7 @@
 //! behaviour. Principal types: [`Request`], [`Reply`], [`Connection`].
 
 use super::origin::Path;
-use super::state::State;
+use super::state::CmState;
 use wire::cm::{Ece, SidrStatus, TransportType};
 use wire::{Psn, Qpn};
 
@@ -138,7 +138,7 @@ pub struct SidrReply<'a> {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Connection {
     /// The connection's state.
-    pub state: State,
+    pub state: CmState,
     /// This side is the active side.
     pub active: bool,
     /// The service id.

@@ -6,7 +6,7 @@ use super::event::Kind;
 use super::messages::fit;
 use super::origin::Origin;
 use super::params::Reply;
-use super::state::State;
+use super::state::CmState;
 use super::{Attribute, Cm, Id, TransportType};
 use crate::time::Time;
 use wire::cm::{Message, Rep, Rtu};
@@ -21,7 +21,7 @@ impl Cm {
     pub fn reply(&mut self, now: Time, id: Id, reply: &Reply<'_>) -> Result<(), Error> {
         let index = self.table.resolve(id)?;
         let entry = self.table.entry(index);
-        if !matches!(entry.facts.state, State::ReqRcvd | State::MraReqSent) {
+        if !matches!(entry.facts.state, CmState::ReqRcvd | CmState::MraReqSent) {
             return Err(self.misplaced(index, "REP"));
         }
         let private_data = fit(Attribute::Rep, reply.private_data)?;
@@ -58,7 +58,7 @@ impl Cm {
             entry.facts.alternate = None;
         }
         self.say(index, &Message::Rep(rep), reply.ece.options);
-        self.await_answer(now, index, State::RepSent);
+        self.await_answer(now, index, CmState::RepSent);
         Ok(())
     }
 
@@ -69,7 +69,7 @@ impl Cm {
     /// [`Error::Stale`]; [`Error::State`], also if the connection is already established.
     pub fn established_by_data(&mut self, id: Id) -> Result<(), Error> {
         let index = self.table.resolve(id)?;
-        if !matches!(self.table.entry(index).facts.state, State::RepSent | State::MraRepRcvd) {
+        if !matches!(self.table.entry(index).facts.state, CmState::RepSent | CmState::MraRepRcvd) {
             return Err(self.misplaced(index, "the end of waiting for RTU"));
         }
         self.established(index, Kind::Established { private_data: None });
@@ -81,17 +81,17 @@ impl Cm {
         let message = Attribute::Rtu;
         let index = self.connection_of(origin, message, rtu.remote_comm_id, rtu.local_comm_id)?;
         match self.table.entry(index).facts.state {
-            State::RepSent | State::MraRepRcvd => {
+            CmState::RepSent | CmState::MraRepRcvd => {
                 self.established(index, Kind::Established { private_data: Some(rtu.private_data) });
                 Ok(())
             }
-            State::Established => Err(Dropped::Repeated { message }),
+            CmState::Established => Err(Dropped::Repeated { message }),
             state => Err(Dropped::Unexpected { message, state }),
         }
     }
 
     fn established(&mut self, index: u32, kind: Kind) {
-        self.table.enter(index, State::Established, None);
+        self.table.enter(index, CmState::Established, None);
         self.table.entry_mut(index).last = None;
         self.tell(index, kind);
     }

@@ -8,7 +8,7 @@ use super::event::Kind;
 use super::messages::{fit, fit_info};
 use super::origin::{Origin, Path};
 use super::params::Suggestion;
-use super::state::{PathState, State};
+use super::state::{CmState, PathState};
 use super::{Attribute, Cm, Id};
 use crate::time::Time;
 use wire::cm::{Apr, AprStatus, Data, Lap, Message, Mra, Mraed};
@@ -30,9 +30,9 @@ impl Cm {
     pub(super) fn ask_for_time(&mut self, index: u32, service_timeout: u8, private_data: Data<222>) -> Option<()> {
         let entry = self.table.entry(index);
         let (message, next) = match (entry.facts.state, entry.path_state) {
-            (State::ReqRcvd, _) => (Mraed::Req, State::MraReqSent),
-            (State::RepRcvd, _) => (Mraed::Rep, State::MraRepSent),
-            (State::Established, PathState::LapRcvd) => (Mraed::Lap, State::Established),
+            (CmState::ReqRcvd, _) => (Mraed::Req, CmState::MraReqSent),
+            (CmState::RepRcvd, _) => (Mraed::Rep, CmState::MraRepSent),
+            (CmState::Established, PathState::LapRcvd) => (Mraed::Lap, CmState::Established),
             _ => return None,
         };
         let (local_comm_id, remote_comm_id) = (entry.facts.local_comm_id, entry.facts.remote_comm_id);
@@ -62,15 +62,15 @@ impl Cm {
         let patience = span(mra.service_timeout) + 2 * span(entry.facts.path.packet_life);
         let deadline = Some(now.after(patience.max(entry.interval)));
         match (entry.facts.state, entry.path_state, mra.message) {
-            (State::ReqSent, _, Mraed::Req) => self.table.enter(index, State::MraReqRcvd, deadline),
-            (State::RepSent, _, Mraed::Rep) => self.table.enter(index, State::MraRepRcvd, deadline),
-            (State::Established, PathState::LapSent, Mraed::Lap) => {
+            (CmState::ReqSent, _, Mraed::Req) => self.table.enter(index, CmState::MraReqRcvd, deadline),
+            (CmState::RepSent, _, Mraed::Rep) => self.table.enter(index, CmState::MraRepRcvd, deadline),
+            (CmState::Established, PathState::LapSent, Mraed::Lap) => {
                 entry.path_state = PathState::MraLapRcvd;
                 self.table.arm(index, deadline);
             }
-            (State::MraReqRcvd, _, Mraed::Req)
-            | (State::MraRepRcvd, _, Mraed::Rep)
-            | (State::Established, PathState::MraLapRcvd, Mraed::Lap) => return Err(Dropped::Repeated { message }),
+            (CmState::MraReqRcvd, _, Mraed::Req)
+            | (CmState::MraRepRcvd, _, Mraed::Rep)
+            | (CmState::Established, PathState::MraLapRcvd, Mraed::Lap) => return Err(Dropped::Repeated { message }),
             (state, ..) => return Err(Dropped::Unexpected { message, state }),
         }
         self.tell(index, Kind::Later(*mra));
@@ -86,7 +86,7 @@ impl Cm {
         let index = self.table.resolve(id)?;
         let entry = self.table.entry(index);
         let facts = &entry.facts;
-        if facts.state != State::Established || entry.path_state != PathState::Idle || !facts.active {
+        if facts.state != CmState::Established || entry.path_state != PathState::Idle || !facts.active {
             return Err(self.misplaced(index, "LAP"));
         }
         let lap = Lap {
@@ -160,7 +160,7 @@ impl Cm {
             self.refuse_path(origin, header, lap, AprStatus::INVALID_QPN);
             return Err(Dropped::Mismatch { message, comm_id: lap.remote_comm_id });
         }
-        if entry.facts.state != State::Established || entry.facts.active {
+        if entry.facts.state != CmState::Established || entry.facts.active {
             return Err(Dropped::Unexpected { message, state: entry.facts.state });
         }
         if entry.suggested.as_ref().is_some_and(|suggested| suggested.transaction == header.transaction) {
@@ -168,7 +168,7 @@ impl Cm {
             return Err(Dropped::Repeated { message });
         }
         if entry.path_state != PathState::Idle {
-            return Err(Dropped::Unexpected { message, state: State::Established });
+            return Err(Dropped::Unexpected { message, state: CmState::Established });
         }
         let (transaction, info) = (header.transaction, lap.alternate);
         let current = &entry.facts.path;

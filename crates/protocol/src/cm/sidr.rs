@@ -1,13 +1,13 @@
 //! Datagram services (SIDR): which queue pair serves a service id. Connections are not handled
 //! here. Adds to [`Cm`]. IBA 12.11.
 
-use super::entry::{Entry, Key};
+use super::entry::{CmEntry, Key};
 use super::error::{Dropped, Error};
 use super::event::Kind;
 use super::messages::{fit, fit_info};
 use super::origin::Origin;
 use super::params::{Connection, SidrReply, SidrRequest};
-use super::state::State;
+use super::state::CmState;
 use super::{Attribute, Cm, Ece, Id};
 use crate::time::Time;
 use wire::cm::{Message, SidrRep, SidrReq};
@@ -25,7 +25,7 @@ impl Cm {
     /// [`Error::Full`]; [`Error::PrivateData`] beyond 216 bytes.
     pub fn sidr_request(&mut self, now: Time, request: &SidrRequest<'_>) -> Result<Id, Error> {
         let private_data = fit(Attribute::SidrReq, request.private_data)?;
-        let mut entry = Entry::new(Connection {
+        let mut entry = CmEntry::new(Connection {
             active: true,
             service_id: request.service_id,
             path: request.path,
@@ -43,7 +43,7 @@ impl Cm {
             private_data,
         };
         self.say(index, &Message::SidrReq(req), 0);
-        self.await_answer(now, index, State::SidrReqSent);
+        self.await_answer(now, index, CmState::SidrReqSent);
         Ok(self.table.id(index))
     }
 
@@ -56,7 +56,7 @@ impl Cm {
     pub fn sidr_reply(&mut self, now: Time, id: Id, reply: &SidrReply<'_>) -> Result<(), Error> {
         let index = self.table.resolve(id)?;
         let entry = self.table.entry_mut(index);
-        if entry.facts.state != State::SidrReqRcvd {
+        if entry.facts.state != CmState::SidrReqRcvd {
             return Err(self.misplaced(index, "SIDR_REP"));
         }
         let (info, info_len) = fit_info(Attribute::SidrRep, reply.info)?;
@@ -74,7 +74,7 @@ impl Cm {
             private_data,
         };
         self.say(index, &Message::SidrRep(rep), reply.ece.options);
-        self.rest(now, index, State::SidrAnswered);
+        self.rest(now, index, CmState::SidrAnswered);
         Ok(())
     }
 
@@ -86,7 +86,7 @@ impl Cm {
             let facts = &entry.facts;
             let same = entry.transaction == header.transaction && facts.service_id == req.service_id;
             match facts.state {
-                State::SidrAnswered if !same => self.idle(index),
+                CmState::SidrAnswered if !same => self.idle(index),
                 _ if !same => return Err(Dropped::Mismatch { message, comm_id: req.request_id }),
                 _ => {
                     self.repeat(index);
@@ -100,7 +100,7 @@ impl Cm {
         }
         let mut path = origin.back();
         path.pkey = req.pkey;
-        let mut entry = Entry::new(Connection {
+        let mut entry = CmEntry::new(Connection {
             service_id: req.service_id,
             path,
             remote_comm_id: req.request_id,
@@ -109,7 +109,7 @@ impl Cm {
         entry.transaction = header.transaction;
         entry.set_echo(ECHO);
         let index = self.table.insert(entry).ok_or(Dropped::Full { message, held: counts.ids })?;
-        self.table.enter(index, State::SidrReqRcvd, None);
+        self.table.enter(index, CmState::SidrReqRcvd, None);
         self.table.link_number(index);
         self.tell(index, Kind::SidrIncoming { req: *req, origin: *origin });
         Ok(())
@@ -124,7 +124,7 @@ impl Cm {
         if !entry.is_from(origin) {
             return Err(Dropped::Foreign { message, comm_id, from: origin.source });
         }
-        if entry.facts.state != State::SidrReqSent {
+        if entry.facts.state != CmState::SidrReqSent {
             return Err(Dropped::Unexpected { message, state: entry.facts.state });
         }
         entry.facts.remote_qpn = rep.qpn;

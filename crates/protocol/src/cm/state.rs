@@ -1,11 +1,11 @@
 //! The states of a connection, with the specification's names; not their transitions. IBA 12.9.5 to
-//! 12.9.7. Principal type: [`State`].
+//! 12.9.7. Principal type: [`CmState`].
 
 use std::fmt;
 
 /// The state of a connection, or of a SIDR request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum State {
+pub enum CmState {
     /// The id has nothing more to do.
     #[default]
     Idle,
@@ -43,26 +43,26 @@ pub enum State {
     SidrAnswered,
 }
 
-impl State {
+impl CmState {
     /// All states.
-    pub const ALL: [State; 17] = [
-        State::Idle,
-        State::ReqSent,
-        State::MraReqRcvd,
-        State::ReqRcvd,
-        State::MraReqSent,
-        State::RepSent,
-        State::MraRepRcvd,
-        State::RepRcvd,
-        State::MraRepSent,
-        State::Established,
-        State::DreqSent,
-        State::DreqRcvd,
-        State::TimeWait,
-        State::Declined,
-        State::SidrReqSent,
-        State::SidrReqRcvd,
-        State::SidrAnswered,
+    pub const ALL: [CmState; 17] = [
+        CmState::Idle,
+        CmState::ReqSent,
+        CmState::MraReqRcvd,
+        CmState::ReqRcvd,
+        CmState::MraReqSent,
+        CmState::RepSent,
+        CmState::MraRepRcvd,
+        CmState::RepRcvd,
+        CmState::MraRepSent,
+        CmState::Established,
+        CmState::DreqSent,
+        CmState::DreqRcvd,
+        CmState::TimeWait,
+        CmState::Declined,
+        CmState::SidrReqSent,
+        CmState::SidrReqRcvd,
+        CmState::SidrAnswered,
     ];
 
     /// Whether the connection occupies the peer's queue pair: from the message that names the queue
@@ -71,56 +71,56 @@ impl State {
     pub const fn holds_qpn(self) -> bool {
         matches!(
             self,
-            State::ReqRcvd
-                | State::MraReqSent
-                | State::RepSent
-                | State::MraRepRcvd
-                | State::RepRcvd
-                | State::MraRepSent
-                | State::Established
+            CmState::ReqRcvd
+                | CmState::MraReqSent
+                | CmState::RepSent
+                | CmState::MraRepRcvd
+                | CmState::RepRcvd
+                | CmState::MraRepSent
+                | CmState::Established
         )
     }
 
     /// Whether a peer waits for the user's decision on its request.
     #[must_use]
     pub const fn is_undecided(self) -> bool {
-        matches!(self, State::ReqRcvd | State::MraReqSent | State::SidrReqRcvd)
+        matches!(self, CmState::ReqRcvd | CmState::MraReqSent | CmState::SidrReqRcvd)
     }
 
     /// Whether only the end of a rest is still to come.
     #[must_use]
     pub const fn is_resting(self) -> bool {
-        matches!(self, State::TimeWait | State::Declined | State::SidrAnswered)
+        matches!(self, CmState::TimeWait | CmState::Declined | CmState::SidrAnswered)
     }
 }
 
 /// The specification's spelling.
-impl fmt::Display for State {
+impl fmt::Display for CmState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            State::Idle => "IDLE",
-            State::ReqSent => "REQ_SENT",
-            State::MraReqRcvd => "MRA_REQ_RCVD",
-            State::ReqRcvd => "REQ_RCVD",
-            State::MraReqSent => "MRA_REQ_SENT",
-            State::RepSent => "REP_SENT",
-            State::MraRepRcvd => "MRA_REP_RCVD",
-            State::RepRcvd => "REP_RCVD",
-            State::MraRepSent => "MRA_REP_SENT",
-            State::Established => "ESTABLISHED",
-            State::DreqSent => "DREQ_SENT",
-            State::DreqRcvd => "DREQ_RCVD",
-            State::TimeWait => "TIMEWAIT",
-            State::Declined => "DECLINED",
-            State::SidrReqSent => "SIDR_REQ_SENT",
-            State::SidrReqRcvd => "SIDR_REQ_RCVD",
-            State::SidrAnswered => "SIDR_ANSWERED",
+            CmState::Idle => "IDLE",
+            CmState::ReqSent => "REQ_SENT",
+            CmState::MraReqRcvd => "MRA_REQ_RCVD",
+            CmState::ReqRcvd => "REQ_RCVD",
+            CmState::MraReqSent => "MRA_REQ_SENT",
+            CmState::RepSent => "REP_SENT",
+            CmState::MraRepRcvd => "MRA_REP_RCVD",
+            CmState::RepRcvd => "REP_RCVD",
+            CmState::MraRepSent => "MRA_REP_SENT",
+            CmState::Established => "ESTABLISHED",
+            CmState::DreqSent => "DREQ_SENT",
+            CmState::DreqRcvd => "DREQ_RCVD",
+            CmState::TimeWait => "TIMEWAIT",
+            CmState::Declined => "DECLINED",
+            CmState::SidrReqSent => "SIDR_REQ_SENT",
+            CmState::SidrReqRcvd => "SIDR_REQ_RCVD",
+            CmState::SidrAnswered => "SIDR_ANSWERED",
         })
     }
 }
 
 /// The state of a suggestion for another alternate path. In all states except
-/// [`State::Established`] it is `Idle`.
+/// [`CmState::Established`] it is `Idle`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PathState {
     /// There is no suggestion.

@@ -2,10 +2,10 @@
 //! without a search. Each change of state is one call here, so no key and no timer outlives its
 //! state. The protocol's rules are not here. Principal type: [`Table`].
 
-use super::entry::{Entry, Key};
+use super::entry::{CmEntry, Key};
 use super::error::Error;
 use super::number::{INDEX_BITS, Numbers};
-use super::state::State;
+use super::state::CmState;
 use super::{Config, Counts, Id};
 use crate::time::Time;
 use std::collections::hash_map::DefaultHasher;
@@ -21,7 +21,7 @@ const SMALL: usize = 1024;
 #[derive(Debug)]
 struct Slot {
     generation: u32,
-    entry: Option<Box<Entry>>,
+    entry: Option<Box<CmEntry>>,
 }
 
 /// All ids.
@@ -74,7 +74,7 @@ impl Table {
 
     /// Inserts an entry and gives it our number. The entry has no counted state yet: call
     /// [`Table::enter`] next. `None`: there is no room, or no memory.
-    pub(super) fn insert(&mut self, mut entry: Entry) -> Option<u32> {
+    pub(super) fn insert(&mut self, mut entry: CmEntry) -> Option<u32> {
         if self.is_full() || !self.reserve() {
             return None;
         }
@@ -92,7 +92,7 @@ impl Table {
             slot.generation = slot.generation.wrapping_add(1);
         }
         entry.facts.local_comm_id = self.numbers.number(index, slot.generation);
-        entry.facts.state = State::Idle;
+        entry.facts.state = CmState::Idle;
         slot.entry = Some(Box::new(entry));
         self.used += 1;
         Some(index)
@@ -109,7 +109,7 @@ impl Table {
 
     /// Removes an entry and all its keys.
     pub(super) fn remove(&mut self, index: u32) {
-        self.enter(index, State::Idle, None);
+        self.enter(index, CmState::Idle, None);
         let slot = &mut self.slots[index as usize];
         slot.entry = None;
         slot.generation = slot.generation.wrapping_add(1);
@@ -145,17 +145,17 @@ impl Table {
     }
 
     /// An entry that [`Table::find`], [`Table::find_key`] or [`Table::resolve`] has found.
-    pub(super) fn entry(&self, index: u32) -> &Entry {
+    pub(super) fn entry(&self, index: u32) -> &CmEntry {
         self.slots[index as usize].entry.as_ref().expect("an index is found only while its entry is there")
     }
 
     /// Like [`Table::entry`], mutable.
-    pub(super) fn entry_mut(&mut self, index: u32) -> &mut Entry {
+    pub(super) fn entry_mut(&mut self, index: u32) -> &mut CmEntry {
         self.slots[index as usize].entry.as_mut().expect("an index is found only while its entry is there")
     }
 
     /// Changes the state and sets the timer. Keys are removed with the states that they belong to.
-    pub(super) fn enter(&mut self, index: u32, state: State, deadline: Option<Time>) {
+    pub(super) fn enter(&mut self, index: u32, state: CmState, deadline: Option<Time>) {
         self.arm(index, deadline);
         let entry = self.entry(index);
         let known = entry.known;
@@ -164,14 +164,14 @@ impl Table {
         if known.qpn && !state.holds_qpn() {
             self.unlink(qpn_key, index);
         }
-        if known.number && state == State::Idle {
+        if known.number && state == CmState::Idle {
             self.unlink(number_key, index);
         }
         self.undecided = self.undecided + usize::from(state.is_undecided()) - usize::from(old.is_undecided());
         self.resting = self.resting + usize::from(state.is_resting()) - usize::from(old.is_resting());
         let entry = self.entry_mut(index);
         entry.known.qpn &= state.holds_qpn();
-        entry.known.number &= state != State::Idle;
+        entry.known.number &= state != CmState::Idle;
         entry.facts.state = state;
     }
 

@@ -2,7 +2,7 @@
 //! does when it arrives is not here. Adds to [`Cm`]. IBA 12.7.1 (retries), 12.9.8.4 (time-wait).
 
 use super::event::Kind;
-use super::state::{PathState, State};
+use super::state::{CmState, PathState};
 use super::{Attribute, Cm};
 use crate::time::Time;
 
@@ -33,27 +33,27 @@ impl Cm {
         let state = entry.facts.state;
         match state {
             // A peer that has sent MRA does not get the longer time again.
-            State::ReqSent
-            | State::MraReqRcvd
-            | State::RepSent
-            | State::MraRepRcvd
-            | State::DreqSent
-            | State::SidrReqSent => self.again(now, index, state),
-            State::Established => self.suggest_again(now, index),
-            State::TimeWait | State::Declined | State::SidrAnswered => self.rested(index, state),
+            CmState::ReqSent
+            | CmState::MraReqRcvd
+            | CmState::RepSent
+            | CmState::MraRepRcvd
+            | CmState::DreqSent
+            | CmState::SidrReqSent => self.again(now, index, state),
+            CmState::Established => self.suggest_again(now, index),
+            CmState::TimeWait | CmState::Declined | CmState::SidrAnswered => self.rested(index, state),
             // These states wait for users.
-            State::Idle
-            | State::ReqRcvd
-            | State::MraReqSent
-            | State::RepRcvd
-            | State::MraRepSent
-            | State::DreqRcvd
-            | State::SidrReqRcvd => {}
+            CmState::Idle
+            | CmState::ReqRcvd
+            | CmState::MraReqSent
+            | CmState::RepRcvd
+            | CmState::MraRepSent
+            | CmState::DreqRcvd
+            | CmState::SidrReqRcvd => {}
         }
     }
 
     /// No answer came: repeats the last message, or gives up.
-    fn again(&mut self, now: Time, index: u32, state: State) {
+    fn again(&mut self, now: Time, index: u32, state: CmState) {
         let entry = self.table.entry_mut(index);
         if let Some(left) = entry.retries.checked_sub(1) {
             entry.retries = left;
@@ -63,19 +63,19 @@ impl Cm {
             return;
         }
         match state {
-            State::ReqSent | State::MraReqRcvd => {
+            CmState::ReqSent | CmState::MraReqRcvd => {
                 self.tell(index, Kind::TimedOut { message: Attribute::Req });
                 self.reject_for_time(index);
                 self.idle(index);
             }
-            State::RepSent | State::MraRepRcvd => {
+            CmState::RepSent | CmState::MraRepRcvd => {
                 self.tell(index, Kind::TimedOut { message: Attribute::Rep });
                 self.reject_for_time(index);
-                self.rest(now, index, State::TimeWait);
+                self.rest(now, index, CmState::TimeWait);
             }
-            State::DreqSent => {
+            CmState::DreqSent => {
                 self.tell(index, Kind::TimedOut { message: Attribute::Dreq });
-                self.rest(now, index, State::TimeWait);
+                self.rest(now, index, CmState::TimeWait);
             }
             _ => {
                 self.tell(index, Kind::TimedOut { message: Attribute::SidrReq });

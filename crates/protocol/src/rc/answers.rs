@@ -15,7 +15,7 @@ use wire::{Aeth, Headers, NakCode, Opcode, Operation, Place, Psn, Syndrome};
 
 /// A READ or an atomic that was carried out.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Request {
+pub(super) enum CarriedOut {
     /// Read `len` bytes. The last request asked for those before `until`.
     Read { len: u32, until: u32 },
     /// The word had this value before.
@@ -27,7 +27,7 @@ pub(super) enum Request {
 /// A remembered request, and how far its answer has been sent.
 #[derive(Clone, Copy, Debug)]
 struct Saved {
-    request: Request,
+    request: CarriedOut,
     /// Its packet numbers: `packets` of them from `first` on.
     first: Psn,
     packets: u32,
@@ -160,10 +160,10 @@ impl Answers {
         let mut kept = [None; KEPT];
         for (place, saved) in kept.iter_mut().zip(all.skip(too_old)) {
             let what = match saved.request {
-                Request::Read { len, .. } => Carried::Read { len },
-                Request::Atomic { value } => Carried::Atomic { value },
-                Request::Confirmed { flush: false } => Carried::Written,
-                Request::Confirmed { flush: true } => Carried::Flushed,
+                CarriedOut::Read { len, .. } => Carried::Read { len },
+                CarriedOut::Atomic { value } => Carried::Atomic { value },
+                CarriedOut::Confirmed { flush: false } => Carried::Written,
+                CarriedOut::Confirmed { flush: true } => Carried::Flushed,
             };
             let Saved { first, packets, va, rkey, xrc_srq, msn, answered, .. } = *saved;
             *place = Some(Kept { first, packets, va, rkey, xrc_srq, msn, what, answered });
@@ -182,10 +182,10 @@ impl Answers {
         for kept in kept.iter().flatten() {
             let Kept { first, packets, va, rkey, xrc_srq, msn, what, .. } = *kept;
             let request = match what {
-                Carried::Read { len } => Request::Read { len, until: len },
-                Carried::Atomic { value } => Request::Atomic { value },
-                Carried::Written => Request::Confirmed { flush: false },
-                Carried::Flushed => Request::Confirmed { flush: true },
+                Carried::Read { len } => CarriedOut::Read { len, until: len },
+                Carried::Atomic { value } => CarriedOut::Atomic { value },
+                Carried::Written => CarriedOut::Confirmed { flush: false },
+                Carried::Flushed => CarriedOut::Confirmed { flush: true },
             };
             // Marked as answered. Otherwise a requester that already has its answer would find no
             // room for the next request.
@@ -240,7 +240,13 @@ impl Answers {
     }
 
     /// A READ or atomic was carried out: answers and remembers it.
-    pub(super) fn answer(&mut self, first: Psn, packets: u32, (va, rkey, xrc_srq): (u64, u32, u32), request: Request) {
+    pub(super) fn answer(
+        &mut self,
+        first: Psn,
+        packets: u32,
+        (va, rkey, xrc_srq): (u64, u32, u32),
+        request: CarriedOut,
+    ) {
         self.count_message();
         let place = &mut self.saved[self.oldest];
         if place.is_some_and(|old| old.next != old.end) {
@@ -282,7 +288,7 @@ impl Answers {
         let wire::AtomicEth { va, rkey, .. } = headers.atomic;
         match self.find(headers.psn) {
             Some((saved, _))
-                if matches!(saved.request, Request::Atomic { .. }) && (saved.va, saved.rkey) == (va, rkey) =>
+                if matches!(saved.request, CarriedOut::Atomic { .. }) && (saved.va, saved.rkey) == (va, rkey) =>
             {
                 let sent = saved.again(0, 1);
                 self.unsent += usize::from(sent);
@@ -296,7 +302,7 @@ impl Answers {
     pub(super) fn repeat_confirmation(&mut self, headers: &Headers) -> bool {
         let wire::Reth { va, rkey, .. } = headers.reth;
         let Some((saved, _)) = self.find(headers.psn) else { return false };
-        let same = matches!(saved.request, Request::Confirmed { flush } if flush == headers.opcode.is_flush());
+        let same = matches!(saved.request, CarriedOut::Confirmed { flush } if flush == headers.opcode.is_flush());
         if !same || (saved.va, saved.rkey) != (va, rkey) {
             return false;
         }
@@ -310,7 +316,7 @@ impl Answers {
     pub(super) fn repeat_read(&mut self, headers: &Headers, mtu: u32) -> bool {
         let wire::Reth { va, rkey, len } = headers.reth;
         let Some((saved, packet)) = self.find(headers.psn) else { return false };
-        let Request::Read { len: whole, until } = &mut saved.request else { return false };
+        let CarriedOut::Read { len: whole, until } = &mut saved.request else { return false };
         let offset = packet * mtu;
         let same = saved.rkey == rkey && saved.va.wrapping_add(offset.into()) == va;
         if !same || len > *whole - offset {
@@ -334,7 +340,7 @@ impl Answers {
 
     /// Whether the answer to a READ waits to be sent.
     pub(super) fn owes_read(&self) -> bool {
-        let waits = |saved: &Saved| matches!(saved.request, Request::Read { .. }) && saved.next != saved.end;
+        let waits = |saved: &Saved| matches!(saved.request, CarriedOut::Read { .. }) && saved.next != saved.end;
         self.unsent > 0 && self.saved.iter().flatten().any(waits)
     }
 
@@ -370,12 +376,12 @@ impl Answers {
         let psn = saved.first + saved.next;
         let (mut count, mut atomic_ack) = (1, 0);
         let (operation, source) = match saved.request {
-            Request::Atomic { value } => {
+            CarriedOut::Atomic { value } => {
                 atomic_ack = value;
                 (Operation::AtomicAcknowledge, ResponseData::None)
             }
-            Request::Confirmed { .. } => (Operation::ReadResponseOnly, ResponseData::None),
-            Request::Read { until, .. } => {
+            CarriedOut::Confirmed { .. } => (Operation::ReadResponseOnly, ResponseData::None),
+            CarriedOut::Read { until, .. } => {
                 let operation = match Place::of(saved.next == saved.begin, saved.next + 1 == saved.end) {
                     Place::First => Operation::ReadResponseFirst,
                     Place::Middle => {

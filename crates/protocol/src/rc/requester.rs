@@ -27,7 +27,7 @@
 //! Credits, by which a receiver tells how many receive requests it has, are in [`super::window`].
 
 use super::out_of_order::REACH;
-use crate::operation::{Entry, Incoming, Operation};
+use crate::operation::{Incoming, Operation, QueuedOperation};
 use crate::qp::Service;
 use crate::reason::Reason;
 use crate::requester::Requester;
@@ -395,7 +395,7 @@ impl Requester {
         if !self.acknowledge(now, headers.psn) {
             return self.passed_data();
         }
-        let Entry { op, first, .. } = *self.ops.at(self.done);
+        let QueuedOperation { op, first, .. } = *self.ops.at(self.done);
         let empty = headers.opcode.operation == wire::Operation::ReadResponseOnly && payload_len == 0;
         if op.operation.is_confirmed() && empty {
             self.rc.placing = true;

@@ -9,7 +9,7 @@
 //! * An earlier packet is a duplicate. SENDs and WRITEs are acknowledged again and not executed.
 //!   READs are read again. Atomics, ATOMIC WRITEs and FLUSHes get their first answer again.
 
-use super::answers::{Answer, Request};
+use super::answers::{Answer, CarriedOut};
 use super::out_of_order::REACH;
 use crate::qp::Service;
 use crate::reason::Fault;
@@ -182,18 +182,18 @@ impl Responder {
             }
             (Outcome::Refused(nak), _) => self.refuse(nak, Fault::Executor, self.expected),
             (Outcome::AtomicDone(value), Step::Atomic { va, rkey, .. }) => {
-                self.answers.answer(self.expected, 1, (va, rkey, pending.xrc_srq), Request::Atomic { value });
+                self.answers.answer(self.expected, 1, (va, rkey, pending.xrc_srq), CarriedOut::Atomic { value });
                 self.expected += 1;
             }
             (_, Step::AtomicWrite { va, rkey } | Step::Flush { va, rkey, .. }) => {
                 let flush = matches!(pending.step, Step::Flush { .. });
-                self.answers.answer(self.expected, 1, (va, rkey, pending.xrc_srq), Request::Confirmed { flush });
+                self.answers.answer(self.expected, 1, (va, rkey, pending.xrc_srq), CarriedOut::Confirmed { flush });
                 self.expected += 1;
             }
             (_, Step::Read { va, rkey, len }) => {
                 let packets = len.div_ceil(self.config.mtu).max(1);
                 let what = (va, rkey, pending.xrc_srq);
-                self.answers.answer(self.expected, packets, what, Request::Read { len, until: len });
+                self.answers.answer(self.expected, packets, what, CarriedOut::Read { len, until: len });
                 self.expected += packets;
             }
             _ => self.go_on(pending.next, pending.ack_req),

@@ -44,7 +44,7 @@
 //! answered twice, a lost packet once.
 
 use super::requester::{LOSS_MEMORY, Wait};
-use crate::operation::{Entry, Operation};
+use crate::operation::{Operation, QueuedOperation};
 use crate::requester::Requester;
 use crate::tally::Occurrence;
 use crate::time::{Time, timeout};
@@ -101,7 +101,7 @@ impl Requester {
 
     /// Whether the window has room for the next packet of `entry`, or for the answer that it
     /// requests.
-    pub(crate) fn fits_window(&self, entry: &Entry) -> bool {
+    pub(crate) fn fits_window(&self, entry: &QueuedOperation) -> bool {
         let (op, packet) = (&entry.op, self.cursor.packet);
         let takes = if op.operation == Operation::Read { self.piece_end(op, packet) - packet } else { 1 };
         let under_way = entry.first + packet - self.rc.unacked;
@@ -141,7 +141,7 @@ impl Requester {
     /// The number of messages in an operation that has packets. Each piece of a READ is one
     /// message.
     #[inline]
-    pub(crate) fn messages(&self, entry: &Entry) -> u32 {
+    pub(crate) fn messages(&self, entry: &QueuedOperation) -> u32 {
         match entry.op.operation {
             Operation::Read if self.config.read_piece > 0 => self.packets(&entry.op).div_ceil(self.config.read_piece),
             _ => 1,
@@ -169,7 +169,7 @@ impl Requester {
 
     /// Whether the next packet of `entry` would find a receive request, as far as is known.
     #[inline]
-    pub(crate) fn has_credit(&self, entry: &Entry) -> bool {
+    pub(crate) fn has_credit(&self, entry: &QueuedOperation) -> bool {
         let Some(limit) = self.rc.limit else { return true };
         let takes = matches!(
             entry.op.operation,

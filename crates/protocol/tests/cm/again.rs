@@ -2,7 +2,7 @@
 //! and to no other host.
 
 use super::world::{A, B, World};
-use softhca_protocol::cm::{Attribute, Dropped, Id, Kind, Reason, Request, State, Suggestion};
+use softhca_protocol::cm::{Attribute, CmState, Dropped, Id, Kind, Reason, Request, Suggestion};
 use wire::Qpn;
 use wire::cm::{Apr, AprStatus, Lap, Message, Rej, Rep};
 
@@ -61,12 +61,12 @@ fn a_repeated_req_after_a_late_rej_gets_the_rej_again() {
     world.hosts[A].cm.on_time(world.now);
     let (_, req) = world.sent[0];
     world.call(B, |cm, now| cm.reject(now, passive, Reason::NO_RESOURCES, &[], &[])).unwrap();
-    assert_eq!(world.state(B, passive), State::TimeWait);
+    assert_eq!(world.state(B, passive), CmState::TimeWait);
     let before = world.sent.len();
     assert!(world.claim(A, B, &req).is_err());
     assert!(matches!(&world.sent[before..], [(B, Message::Rej(rej))] if rej.reason == Reason::NO_RESOURCES));
     world.run_for(1);
-    assert_eq!(world.state(A, id), State::Idle);
+    assert_eq!(world.state(A, id), CmState::Idle);
 }
 
 #[test]
@@ -77,7 +77,7 @@ fn a_repeated_req_after_a_received_rej_is_dropped() {
     let (_, req) = world.sent[0];
     world.call(A, |cm, now| cm.reject(now, id, Reason::CONSUMER_DEFINED, &[], &[])).unwrap();
     world.run_for(1);
-    assert_eq!(world.state(B, passive), State::Declined);
+    assert_eq!(world.state(B, passive), CmState::Declined);
     let before = world.sent.len();
     assert_eq!(world.claim(A, B, &req), Err(Dropped::Repeated { message: Attribute::Req }));
     assert_eq!(world.sent.len(), before);
@@ -91,7 +91,7 @@ fn an_answer_to_who_never_asked_is_not_even_rejected() {
     world.run_for(1);
     world.call(B, |cm, now| cm.disconnect(now, passive, &[])).unwrap();
     let facts = world.hosts[B].cm.connection(passive).unwrap();
-    assert_eq!(facts.state, State::TimeWait);
+    assert_eq!(facts.state, CmState::TimeWait);
     let rep = Rep { local_comm_id: facts.remote_comm_id, remote_comm_id: facts.local_comm_id, ..Rep::default() };
     let before = world.sent.len();
     assert!(matches!(world.claim(A, B, &Message::Rep(rep)), Err(Dropped::Mismatch { .. })));
@@ -106,13 +106,13 @@ fn an_adapter_alone_can_only_give_up() {
     let mut rej = Rej { local_comm_id: facts.remote_comm_id, info_len: 8, ..Rej::new(Reason::CONSUMER_DEFINED) };
     rej.info = wire::cm::Data::new(&world.hosts[A].ca_guid.to_be_bytes()).unwrap();
     assert!(matches!(world.claim(A, B, &Message::Rej(rej)), Err(Dropped::Unknown { .. })));
-    assert_eq!(world.state(B, passive), State::RepSent);
+    assert_eq!(world.state(B, passive), CmState::RepSent);
     rej.reason = Reason::TIMEOUT;
     rej.info_len = 7;
     assert!(matches!(world.claim(A, B, &Message::Rej(rej)), Err(Dropped::Unknown { .. })));
     rej.info_len = 8;
     world.claim(A, B, &Message::Rej(rej)).unwrap();
-    assert_eq!(world.state(B, passive), State::Declined);
+    assert_eq!(world.state(B, passive), CmState::Declined);
 }
 
 #[test]
@@ -181,6 +181,6 @@ fn suggestions_and_their_answers_belong_together() {
     world.run_for(1);
     world.call(A, |cm, now| cm.disconnect(now, active, &[])).unwrap();
     world.run_for(1);
-    assert_eq!(world.state(B, passive), State::DreqRcvd);
+    assert_eq!(world.state(B, passive), CmState::DreqRcvd);
     assert!(world.call(B, |cm, _| cm.answer_path(passive, AprStatus::LOADED, &[], &[])).is_err());
 }

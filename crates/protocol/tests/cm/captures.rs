@@ -4,7 +4,8 @@
 use super::world::{SERVICE, outputs};
 use softhca_protocol::Time;
 use softhca_protocol::cm::{
-    Cm, Config, Event, Gid, Id, Kind, Mad, Origin, Output, Path, Reason, Reply, Request, SidrReply, SidrRequest, State,
+    Cm, CmState, Config, Event, Gid, Id, Kind, Mad, Origin, Output, Path, Reason, Reply, Request, SidrReply,
+    SidrRequest,
 };
 use wire::cm::{Message, ip};
 use wire::{Psn, Qpn};
@@ -113,7 +114,7 @@ fn a_server_answers_linux_as_linux_did() {
     outputs(&mut cm);
     cm.disconnect(Time(5), id, &[]).unwrap();
     assert_eq!(sent(&outputs(&mut cm)[0]).1, with(DREP, 0, facts.local_comm_id));
-    assert_eq!(cm.state(id), Ok(State::TimeWait));
+    assert_eq!(cm.state(id), Ok(CmState::TimeWait));
 }
 
 #[test]
@@ -177,7 +178,7 @@ fn a_client_hears_that_nobody_listens() {
     let comm_id = cm.connection(id).unwrap().local_comm_id;
     cm.on_mad(Time(2), &from(SERVER, CLIENT), &with(REJ, 4, comm_id)).unwrap();
     assert!(matches!(told(&outputs(&mut cm)[0]).kind, Kind::Rejected(rej) if rej.reason == Reason::INVALID_SERVICE_ID));
-    assert_eq!(cm.state(id), Ok(State::Idle));
+    assert_eq!(cm.state(id), Ok(CmState::Idle));
 }
 
 #[test]

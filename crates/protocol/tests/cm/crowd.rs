@@ -1,7 +1,7 @@
 //! Many connections at once: all of them work, tables keep their limits, and memory is given back.
 
 use super::world::{A, B, Manner, World};
-use softhca_protocol::cm::{Attribute, Config, Counts, Dropped, Kind, Reason, State};
+use softhca_protocol::cm::{Attribute, CmState, Config, Counts, Dropped, Kind, Reason};
 
 #[test]
 fn ten_thousand_connections() {
@@ -15,7 +15,7 @@ fn ten_thousand_connections() {
     let ids: Vec<_> = (0..CROWD).map(|_| world.request(A, B)).collect();
     world.run_for(1_000);
     for id in &ids {
-        assert_eq!(world.hosts[A].cm.state(*id), Ok(State::Established));
+        assert_eq!(world.hosts[A].cm.state(*id), Ok(CmState::Established));
     }
     let full = Counts { ids: CROWD, undecided: 0, resting: 0, timers: 0, keys: CROWD };
     assert_eq!(world.counts(A), full);

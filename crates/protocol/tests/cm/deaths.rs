@@ -1,7 +1,7 @@
 //! One side dies silently, at each stage of a connection. The other side ends, and no id remains.
 
 use super::world::{A, B, Manner, World};
-use softhca_protocol::cm::{Attribute, Counts, Id, Kind, Reason, State};
+use softhca_protocol::cm::{Attribute, CmState, Counts, Id, Kind, Reason};
 
 /// Brings two hosts to a stage of a connection: 0 nothing, then REQ sent, REQ received, REP sent,
 /// REP received, RTU sent, RTU received, DREQ sent, DREQ received, DREP sent, DREP received.
@@ -81,14 +81,14 @@ fn the_asked_begins_anew_and_says_what_it_does_not_know() {
                 assert!(matches!(events[..], [Kind::Agreed { .. }, Kind::Rejected(_)]), "at {at}: {events:?}");
             }
             // The REP of the old instance is under way or has arrived.
-            3..=6 => assert!(matches!(state, State::RepRcvd | State::Established), "at {at}: {state}"),
+            3..=6 => assert!(matches!(state, CmState::RepRcvd | CmState::Established), "at {at}: {state}"),
             // A host that gets DREQ for an unknown connection answers that it has ended.
             _ => {
-                assert_eq!(state, State::Idle, "at {at}");
+                assert_eq!(state, CmState::Idle, "at {at}");
                 assert!(world.hosts[A].events_of(id).contains(&Kind::Rested), "at {at}");
             }
         }
-        if matches!(state, State::RepRcvd | State::Established) {
+        if matches!(state, CmState::RepRcvd | CmState::Established) {
             world.call(A, |cm, now| cm.destroy(now, id)).unwrap();
             world.run();
             assert_eq!(world.counts(A).ids, 0, "at {at}");
@@ -107,16 +107,18 @@ fn the_asker_begins_anew_and_says_what_it_does_not_know() {
         let state = world.state(B, passive);
         let events = world.hosts[B].events_of(passive);
         match at {
-            2 => assert_eq!(state, State::ReqRcvd),
+            2 => assert_eq!(state, CmState::ReqRcvd),
             // REP arrives at a host that does not know the request.
             3 | 4 => {
-                assert_eq!(state, State::Idle, "at {at}");
+                assert_eq!(state, CmState::Idle, "at {at}");
                 let told = matches!(events.last(), Some(Kind::Rejected(rej)) if rej.reason == Reason::INVALID_COMM_ID);
                 assert!(told, "at {at}: {events:?}");
             }
-            5..=7 => assert!(matches!(state, State::Established | State::Idle | State::DreqRcvd), "at {at}: {state}"),
-            8 => assert_eq!(state, State::DreqRcvd),
-            _ => assert_eq!(state, State::Idle, "at {at}"),
+            5..=7 => {
+                assert!(matches!(state, CmState::Established | CmState::Idle | CmState::DreqRcvd), "at {at}: {state}")
+            }
+            8 => assert_eq!(state, CmState::DreqRcvd),
+            _ => assert_eq!(state, CmState::Idle, "at {at}"),
         }
         outlive(&mut world, B, passive);
     }

@@ -3,7 +3,8 @@
 
 use super::world::{A, B, LIFE, SERVICE, World, outputs};
 use softhca_protocol::cm::{
-    Attribute, Cm, Config, Dropped, Error, Id, Mad, Origin, Output, Path, Reason, Reply, Request, State, TransportType,
+    Attribute, Cm, CmState, Config, Dropped, Error, Id, Mad, Origin, Output, Path, Reason, Reply, Request,
+    TransportType,
 };
 use wire::Qpn;
 use wire::cm::{Apr, Drep, Dreq, Lap, Message, Mra, Rej, Rejected, Rep, Rtu};
@@ -22,7 +23,7 @@ fn an_asked_side_knows_the_request_before_it_replies() {
     let (one, other) = (connection(&world, A, active), connection(&world, B, world.incoming(B)));
     assert_eq!((one.active, one.service_id, one.receive_psn), (true, SERVICE, request.psn));
     assert_eq!((one.responder_resources, one.initiator_depth, one.rnr_retry_count), (4, 3, 5));
-    assert_eq!((other.active, other.service_id, other.state), (false, SERVICE, State::ReqRcvd));
+    assert_eq!((other.active, other.service_id, other.state), (false, SERVICE, CmState::ReqRcvd));
     assert_eq!((other.send_psn, other.receive_psn), (request.psn, request.psn));
     assert_eq!((other.responder_resources, other.initiator_depth), (3, 4));
     assert_eq!((other.remote_qkey, other.srq), (0x8123, true));
@@ -102,7 +103,7 @@ fn a_repeated_dreq_is_no_other_message() {
     let (active, passive) = world.connect(A, B);
     world.call(A, |cm, now| cm.disconnect(now, active, &[])).unwrap();
     world.run_for(1);
-    assert_eq!(world.state(B, passive), State::DreqRcvd);
+    assert_eq!(world.state(B, passive), CmState::DreqRcvd);
     let (_, dreq) = *world.sent.last().unwrap();
     assert_eq!(world.claim(A, B, &dreq), Err(Dropped::Repeated { message: Attribute::Dreq }));
 }

@@ -3,8 +3,8 @@
 
 use super::world::{A, B, Random, World};
 use softhca_protocol::cm::{
-    Attribute, Cm, Config, Dropped, Event, Gid, Id, Mad, Origin, Output, Reason, Reply, Request, SidrReply,
-    SidrRequest, State, Suggestion, TransportType,
+    Attribute, Cm, CmState, Config, Dropped, Event, Gid, Id, Mad, Origin, Output, Reason, Reply, Request, SidrReply,
+    SidrRequest, Suggestion, TransportType,
 };
 use wire::Qpn;
 use wire::cm::{Apr, AprStatus, Drep, Dreq, Lap, Message, Mra, Mraed, Rej, Rejected, Rep, Req, Rtu, SidrRep};
@@ -43,7 +43,7 @@ fn messages_from_another_address_are_dropped() {
             assert!(dropped.to_string().ends_with("from ::ffff:10.77.0.99, which is not the connection's peer"));
             assert!(world.hosts[host].cm.poll_output().is_none());
         }
-        assert_eq!(world.state(host, id), State::Established);
+        assert_eq!(world.state(host, id), CmState::Established);
     }
 }
 
@@ -72,10 +72,10 @@ fn messages_with_a_wrong_communication_id_are_dropped() {
             ..Dreq::default()
         };
         assert!(matches!(world.claim(1 - host, host, &Message::Dreq(dreq)), Err(Dropped::Mismatch { .. })));
-        assert_eq!(world.state(host, id), State::Established);
+        assert_eq!(world.state(host, id), CmState::Established);
     }
     world.run();
-    assert_eq!((world.state(A, active), world.state(B, passive)), (State::Established, State::Established));
+    assert_eq!((world.state(A, active), world.state(B, passive)), (CmState::Established, CmState::Established));
 }
 
 #[test]
@@ -94,7 +94,7 @@ fn a_request_speaks_for_nobody_else() {
     let mut lie = Req { local_comm_id: 7, local_qpn: facts.remote_qpn, ..req };
     lie.primary.local_gid = from.source;
     world.hosts[B].cm.on_mad(world.now, &from, &Message::Req(lie).emit(1, 0)).unwrap();
-    assert_eq!((world.state(A, active), world.state(B, passive)), (State::Established, State::Established));
+    assert_eq!((world.state(A, active), world.state(B, passive)), (CmState::Established, CmState::Established));
 }
 
 #[test]
@@ -137,7 +137,7 @@ fn a_rej_without_our_id_declines_the_connection_of_its_adapter() {
     world.reply(B, passive);
     world.call(A, |cm, now| cm.destroy(now, id)).unwrap();
     world.run_for(1);
-    assert_eq!(world.state(B, passive), State::Declined);
+    assert_eq!(world.state(B, passive), CmState::Declined);
     world.run();
     assert_eq!(world.counts(A).ids, 0);
 }

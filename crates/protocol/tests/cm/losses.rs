@@ -3,13 +3,13 @@
 
 use super::world::{A, B, Harm, LATENCY, RETRIES, World};
 use softhca_protocol::Time;
-use softhca_protocol::cm::{Attribute, Config, Kind, Request, State};
+use softhca_protocol::cm::{Attribute, CmState, Config, Kind, Request};
 
 /// A whole connection: request, use, disconnect, with both users acting by themselves.
 fn life(world: &mut World) {
     let id = world.request(A, B);
     world.run_for(60_000);
-    if world.hosts[A].cm.state(id) == Ok(State::Established) {
+    if world.hosts[A].cm.state(id) == Ok(CmState::Established) {
         world.call(A, |cm, now| cm.disconnect(now, id, &[])).unwrap();
     }
     world.run();
@@ -101,13 +101,13 @@ fn response_times_of_a_peer_are_bounded() {
         world.reply(B, passive);
         let start = world.now;
         let turns = u64::from(RETRIES) + 1;
-        while world.state(B, passive) == State::RepSent {
+        while world.state(B, passive) == CmState::RepSent {
             assert!(world.step(Time(u64::MAX - 1)));
         }
         let took = (world.now.0 - start.0) / 1_000_000;
         assert!(took <= turns * longest && took >= turns, "{took} ms");
         let rest = world.now;
-        while world.state(B, passive) == State::TimeWait {
+        while world.state(B, passive) == CmState::TimeWait {
             assert!(world.step(Time(u64::MAX - 1)));
         }
         assert!(world.now.0 - rest.0 <= longest * 1_000_000);
@@ -150,7 +150,7 @@ fn no_rtu_ever() {
     let passive = world.incoming(B);
     world.reply(B, passive);
     world.run_for(1);
-    assert_eq!(world.state(A, id), State::RepRcvd);
+    assert_eq!(world.state(A, id), CmState::RepRcvd);
     // The active side's user does not decide: the REP is repeated, and finally withdrawn.
     world.run();
     let events = world.hosts[B].events_of(passive);
@@ -162,7 +162,7 @@ fn no_rtu_ever() {
     let told = world.hosts[A].events_of(id);
     let guid = world.hosts[B].ca_guid.to_be_bytes();
     assert!(matches!(told.last(), Some(Kind::Rejected(rej)) if rej.told() == guid), "{told:?}");
-    assert_eq!(world.state(A, id), State::Idle);
+    assert_eq!(world.state(A, id), CmState::Idle);
     assert_eq!(world.times(B, Attribute::Rep), 1 + usize::from(RETRIES));
 }
 

@@ -2,7 +2,7 @@
 //! here.
 
 use super::world::{A, B, RETRIES, World};
-use softhca_protocol::cm::{Attribute, Error, Id, Kind, Path, State, Suggestion};
+use softhca_protocol::cm::{Attribute, CmState, Error, Id, Kind, Path, Suggestion};
 use wire::Qpn;
 use wire::cm::{AprStatus, Lap, Message};
 
@@ -71,7 +71,7 @@ fn no_answer_leaves_the_connection_as_it_is() {
     world.run();
     assert_eq!(world.hosts[A].events_of(active).last(), Some(&Kind::TimedOut { message: Attribute::Lap }));
     assert_eq!(world.times(A, Attribute::Lap), 1 + usize::from(RETRIES));
-    assert_eq!((world.state(A, active), world.state(B, passive)), (State::Established, State::Established));
+    assert_eq!((world.state(A, active), world.state(B, passive)), (CmState::Established, CmState::Established));
 }
 
 #[test]
@@ -119,7 +119,7 @@ fn a_dreq_along_the_alternate_path_is_accepted() {
     let origin = another_path(&world).origin();
     let now = world.now;
     world.hosts[B].cm.on_mad(now, &origin, &dreq.emit(5, 0)).unwrap();
-    assert_eq!(world.state(B, passive), State::DreqRcvd);
+    assert_eq!(world.state(B, passive), CmState::DreqRcvd);
 }
 
 /// The status of the last APR.

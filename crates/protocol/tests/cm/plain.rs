@@ -1,7 +1,7 @@
 //! Connections without faults: the messages, the facts that both sides then know, and the end.
 
 use super::world::{A, B, LIFE, Manner, SERVICE, World};
-use softhca_protocol::cm::{Attribute, Ece, Error, Kind, Reason, Request, State, TransportType};
+use softhca_protocol::cm::{Attribute, CmState, Ece, Error, Kind, Reason, Request, TransportType};
 use wire::cm::Message;
 
 #[test]
@@ -19,18 +19,18 @@ fn a_connection_begins_and_ends() {
 
     world.call(B, |cm, now| cm.disconnect(now, passive, b"enough")).unwrap();
     world.run_for(1);
-    assert_eq!((world.state(A, active), world.state(B, passive)), (State::DreqRcvd, State::DreqSent));
+    assert_eq!((world.state(A, active), world.state(B, passive)), (CmState::DreqRcvd, CmState::DreqSent));
     let events = world.hosts[A].events_of(active);
     assert!(matches!(&events[1], Kind::DisconnectWanted(dreq) if dreq.private_data.starts_with(b"enough")));
     world.call(A, |cm, now| cm.disconnect(now, active, b"so be it")).unwrap();
     world.run_for(1);
-    assert_eq!((world.state(A, active), world.state(B, passive)), (State::TimeWait, State::TimeWait));
+    assert_eq!((world.state(A, active), world.state(B, passive)), (CmState::TimeWait, CmState::TimeWait));
     let events = world.hosts[B].events_of(passive);
     assert!(matches!(&events[2], Kind::Disconnected { private_data: Some(data) } if data.starts_with(b"so be")));
     world.run();
     for (host, id) in [(A, active), (B, passive)] {
         assert_eq!(world.hosts[host].events_of(id).last(), Some(&Kind::Rested));
-        assert_eq!(world.state(host, id), State::Idle);
+        assert_eq!(world.state(host, id), CmState::Idle);
         world.call(host, |cm, now| cm.destroy(now, id)).unwrap();
         assert_eq!(world.call(host, |cm, now| cm.destroy(now, id)), Err(Error::Stale));
     }
@@ -82,9 +82,9 @@ fn a_refusal_carries_its_words() {
     let [Kind::Rejected(rej)] = &events[..] else { panic!("{events:?}") };
     assert_eq!((rej.reason, rej.told()), (Reason::CONSUMER_DEFINED, &b"why"[..]));
     assert!(rej.private_data.starts_with(b"no"));
-    assert_eq!((world.state(A, id), world.state(B, passive)), (State::Idle, State::Declined));
+    assert_eq!((world.state(A, id), world.state(B, passive)), (CmState::Idle, CmState::Declined));
     world.run();
-    assert_eq!(world.state(B, passive), State::Idle);
+    assert_eq!(world.state(B, passive), CmState::Idle);
 }
 
 #[test]
@@ -97,7 +97,7 @@ fn the_asker_may_decline_the_answer() {
     world.run_for(1);
     world.call(A, |cm, now| cm.reject(now, id, Reason::CONSUMER_DEFINED, &[], b"changed my mind")).unwrap();
     world.run_for(1);
-    assert_eq!((world.state(A, id), world.state(B, passive)), (State::Idle, State::Declined));
+    assert_eq!((world.state(A, id), world.state(B, passive)), (CmState::Idle, CmState::Declined));
     assert!(matches!(world.hosts[B].events_of(passive).last(), Some(Kind::Rejected(_))));
 }
 
@@ -116,7 +116,7 @@ fn data_before_rtu_establish_the_connection() {
     assert!(matches!(world.call(B, |cm, _| cm.established_by_data(passive)), Err(Error::State { .. })));
     world.run();
     assert_eq!(world.times(B, Attribute::Rep), 1);
-    assert_eq!((world.state(A, id), world.state(B, passive)), (State::Established, State::Established));
+    assert_eq!((world.state(A, id), world.state(B, passive)), (CmState::Established, CmState::Established));
 }
 
 #[test]
@@ -127,17 +127,17 @@ fn an_mra_prolongs_the_wait_for_a_reply() {
     let passive = world.incoming(B);
     world.call(B, |cm, _| cm.mra(passive, 22, b"patience")).unwrap();
     world.run_for(15_000);
-    assert_eq!((world.state(A, id), world.state(B, passive)), (State::MraReqRcvd, State::MraReqSent));
+    assert_eq!((world.state(A, id), world.state(B, passive)), (CmState::MraReqRcvd, CmState::MraReqSent));
     assert_eq!(world.times(A, Attribute::Req), 1);
     world.reply(B, passive);
     world.run_for(1);
     world.call(A, |cm, _| cm.mra(id, 22, b"patience, too")).unwrap();
     world.run_for(15_000);
-    assert_eq!((world.state(A, id), world.state(B, passive)), (State::MraRepSent, State::MraRepRcvd));
+    assert_eq!((world.state(A, id), world.state(B, passive)), (CmState::MraRepSent, CmState::MraRepRcvd));
     assert_eq!(world.times(B, Attribute::Rep), 1);
     world.call(A, |cm, _| cm.ready(id, &[])).unwrap();
     world.run_for(1);
-    assert_eq!((world.state(A, id), world.state(B, passive)), (State::Established, State::Established));
+    assert_eq!((world.state(A, id), world.state(B, passive)), (CmState::Established, CmState::Established));
     let told: Vec<_> = world.hosts[A].events_of(id);
     assert!(matches!(&told[0], Kind::Later(mra) if mra.private_data.starts_with(b"patience")));
 }
@@ -148,13 +148,13 @@ fn an_mra_is_sent_for_a_user_that_decides_slowly() {
     let id = world.request(A, B);
     world.run_for(60_000);
     let passive = world.incoming(B);
-    assert_eq!((world.state(A, id), world.state(B, passive)), (State::MraReqRcvd, State::MraReqSent));
+    assert_eq!((world.state(A, id), world.state(B, passive)), (CmState::MraReqRcvd, CmState::MraReqSent));
     world.reply(B, passive);
     world.run_for(60_000);
-    assert_eq!((world.state(A, id), world.state(B, passive)), (State::MraRepSent, State::MraRepRcvd));
+    assert_eq!((world.state(A, id), world.state(B, passive)), (CmState::MraRepSent, CmState::MraRepRcvd));
     world.call(A, |cm, _| cm.ready(id, &[])).unwrap();
     world.run();
-    assert_eq!((world.state(A, id), world.state(B, passive)), (State::Established, State::Established));
+    assert_eq!((world.state(A, id), world.state(B, passive)), (CmState::Established, CmState::Established));
     assert_eq!((world.times(A, Attribute::Req), world.times(B, Attribute::Rep)), (2, 2));
     assert_eq!((world.times(B, Attribute::Mra), world.times(A, Attribute::Mra)), (1, 1));
 }
@@ -169,7 +169,7 @@ fn patience_ends_and_the_question_is_asked_again() {
     world.run_for(5_000);
     // The REQ was repeated and got the same answer. But more time is granted only once.
     assert_eq!((world.times(A, Attribute::Req), world.times(B, Attribute::Mra)), (2, 2));
-    assert_eq!(world.state(A, id), State::MraReqRcvd);
+    assert_eq!(world.state(A, id), CmState::MraReqRcvd);
     world.run_for(12_000);
     assert_eq!(world.hosts[A].events_of(id).last(), Some(&Kind::TimedOut { message: Attribute::Req }));
 }
@@ -182,7 +182,7 @@ fn both_part_at_once() {
     world.call(B, |cm, now| cm.disconnect(now, passive, &[])).unwrap();
     world.run_for(1);
     for (host, id) in [(A, active), (B, passive)] {
-        assert_eq!(world.state(host, id), State::TimeWait);
+        assert_eq!(world.state(host, id), CmState::TimeWait);
         let events = world.hosts[host].events_of(id);
         assert_eq!(events.last(), Some(&Kind::Disconnected { private_data: None }), "{events:?}");
     }
@@ -207,7 +207,7 @@ fn within_one_host() {
     let id = world.request(A, A);
     world.run_for(5);
     let passive = world.incoming(A);
-    assert_eq!((world.state(A, id), world.state(A, passive)), (State::Established, State::Established));
+    assert_eq!((world.state(A, id), world.state(A, passive)), (CmState::Established, CmState::Established));
     world.call(A, |cm, now| cm.disconnect(now, id, &[])).unwrap();
     world.run();
     world.assert_empty();
@@ -243,7 +243,7 @@ fn a_full_backlog_lets_the_peer_ask_again() {
     world.hosts[B].manner = Manner::Willing;
     world.run_for(2_000);
     assert_ne!(world.incoming(B), first);
-    assert_eq!(world.state(A, id), State::RepRcvd);
+    assert_eq!(world.state(A, id), CmState::RepRcvd);
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! SIDR: requests for datagram services. Connections are not tested here.
 
 use super::world::{A, B, RETRIES, World};
-use softhca_protocol::cm::{Attribute, Counts, Dropped, Error, Kind, SidrReply, State};
+use softhca_protocol::cm::{Attribute, CmState, Counts, Dropped, Error, Kind, SidrReply};
 use wire::cm::SidrStatus;
 
 #[test]
@@ -19,7 +19,7 @@ fn a_question_and_its_answer() {
     let [Kind::SidrAnswered { rep, .. }] = &events[..] else { panic!("{events:?}") };
     assert_eq!((rep.status, rep.qpn.value(), rep.qkey), (SidrStatus::OK, 0x77, 5));
     assert!(rep.private_data.starts_with(b"here"));
-    assert_eq!((world.state(A, id), world.state(B, asked)), (State::Idle, State::SidrAnswered));
+    assert_eq!((world.state(A, id), world.state(B, asked)), (CmState::Idle, CmState::SidrAnswered));
     let facts = world.hosts[A].cm.connection(id).unwrap();
     assert_eq!((facts.remote_qpn.value(), facts.remote_qkey), (0x77, 5));
     for (host, id) in [(A, id), (B, asked)] {

@@ -2,7 +2,7 @@
 //! connection, and numbers that are used twice.
 
 use super::world::{A, B, Manner, World};
-use softhca_protocol::cm::{Attribute, Dropped, Id, Kind, Reason, Reply, Request, State};
+use softhca_protocol::cm::{Attribute, CmState, Dropped, Id, Kind, Reason, Reply, Request};
 use wire::Qpn;
 use wire::cm::{Message, Rejected, Req};
 
@@ -50,7 +50,7 @@ fn a_queue_pair_that_comes_again_ends_its_old_connection() {
     let request = same_qpn(&mut world, qpn);
     let id = world.call(A, |cm, now| cm.request(now, &request)).unwrap();
     world.run_for(5);
-    assert_eq!(world.state(A, id), State::RepRcvd);
+    assert_eq!(world.state(A, id), CmState::RepRcvd);
 }
 
 #[test]
@@ -63,7 +63,7 @@ fn one_that_nobody_has_decided_about_goes_as_well() {
         world.run();
         assert!(matches!(&world.hosts[A].events_of(id)[..], [Kind::Rejected(_)]));
         assert!(world.hosts[B].events_of(passive).contains(&Kind::PeerForgot));
-        assert_eq!(world.state(B, passive), State::Idle);
+        assert_eq!(world.state(B, passive), CmState::Idle);
     }
 }
 
@@ -74,7 +74,7 @@ fn one_that_ends_already_is_no_hindrance() {
     let qpn = world.hosts[A].cm.connection(active).unwrap().local_qpn;
     world.call(A, |cm, now| cm.disconnect(now, active, &[])).unwrap();
     world.run_for(1);
-    assert_eq!(world.state(B, passive), State::DreqRcvd);
+    assert_eq!(world.state(B, passive), CmState::DreqRcvd);
     let request = same_qpn(&mut world, qpn);
     world.call(A, |cm, now| cm.request(now, &request)).unwrap();
     world.run_for(1);
@@ -98,12 +98,15 @@ fn numbers_of_connections_in_timewait_can_come_again_at_once() {
             world.run_for(1);
             world.call(asker, |cm, _| cm.ready(active, &[])).unwrap();
             world.run_for(1);
-            assert_eq!(world.state(asked, passive), State::Established);
+            assert_eq!(world.state(asked, passive), CmState::Established);
             world.call(asker, |cm, now| cm.disconnect(now, active, &[])).unwrap();
             world.run_for(1);
             world.call(asked, |cm, now| cm.disconnect(now, passive, &[])).unwrap();
             world.run_for(1);
-            assert_eq!((world.state(asker, active), world.state(asked, passive)), (State::TimeWait, State::TimeWait));
+            assert_eq!(
+                (world.state(asker, active), world.state(asked, passive)),
+                (CmState::TimeWait, CmState::TimeWait)
+            );
         };
         (0..3).for_each(|_| again(&mut world));
     }
@@ -123,7 +126,7 @@ fn one_adapter_has_each_number_once() {
     world.run();
     let told = world.hosts[A].events_of(id);
     assert!(matches!(&told[..], [Kind::Rejected(rej)] if rej.reason == Reason::STALE_CONNECTION), "{told:?}");
-    assert_eq!(world.state(A, id), State::Idle);
+    assert_eq!(world.state(A, id), CmState::Idle);
 }
 
 #[test]
@@ -182,7 +185,7 @@ fn two_agree_to_one_request() {
     let told = world.hosts[B].events_of(second);
     let instance = Reason::INVALID_COMM_INSTANCE;
     assert!(matches!(told.last(), Some(Kind::Rejected(rej)) if rej.reason == instance), "{told:?}");
-    assert_eq!(world.state(A, id), State::Established);
+    assert_eq!(world.state(A, id), CmState::Established);
 }
 
 #[test]
@@ -200,7 +203,8 @@ fn requests_without_a_qp_are_never_stale() {
 /// answers repetitions of the old request for a while.
 #[test]
 fn a_forgotten_connection_is_rejected_by_its_own_numbers() {
-    for (replied, next, rejected) in [(false, State::Declined, Rejected::Req), (true, State::TimeWait, Rejected::Other)]
+    for (replied, next, rejected) in
+        [(false, CmState::Declined, Rejected::Req), (true, CmState::TimeWait, Rejected::Other)]
     {
         let (mut world, qpn, passive) = requested(replied);
         let facts = world.hosts[B].cm.connection(passive).unwrap();

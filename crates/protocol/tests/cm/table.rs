@@ -2,38 +2,39 @@
 //! table. Run with `UPDATE_SNAPSHOT=1` to write the table after an intended change.
 
 use super::world::{A, B, World};
-use softhca_protocol::cm::{Attribute, Id, Kind, Reason, State};
+use softhca_protocol::cm::{Attribute, CmState, Id, Kind, Reason};
 use std::fmt::Write;
 use wire::cm::{Apr, Drep, Dreq, Lap, Message, Mra, Mraed, Rej, Rejected, Rep, Rtu, SidrRep};
 
 const SNAPSHOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/cm/table.snapshot");
 
 /// A world with an id in this state: the host and the id.
-fn in_state(state: State) -> (World, usize, Id) {
+fn in_state(state: CmState) -> (World, usize, Id) {
     let mut world = World::new();
-    if matches!(state, State::SidrReqSent | State::SidrReqRcvd | State::SidrAnswered) {
+    if matches!(state, CmState::SidrReqSent | CmState::SidrReqRcvd | CmState::SidrAnswered) {
         let id = world.sidr_request(A, B);
         world.run_for(1);
         let asked = world.incoming(B);
-        if state == State::SidrAnswered {
+        if state == CmState::SidrAnswered {
             world.call(B, |cm, now| cm.sidr_reply(now, asked, &Default::default())).unwrap();
         }
-        return if state == State::SidrReqSent { (world, A, id) } else { (world, B, asked) };
+        return if state == CmState::SidrReqSent { (world, A, id) } else { (world, B, asked) };
     }
-    if matches!(state, State::Established | State::DreqSent | State::DreqRcvd | State::TimeWait | State::Idle) {
+    if matches!(state, CmState::Established | CmState::DreqSent | CmState::DreqRcvd | CmState::TimeWait | CmState::Idle)
+    {
         let (active, passive) = world.connect(A, B);
-        if state == State::DreqRcvd {
+        if state == CmState::DreqRcvd {
             world.call(B, |cm, now| cm.disconnect(now, passive, &[])).unwrap();
             world.run_for(1);
-        } else if state != State::Established {
+        } else if state != CmState::Established {
             world.call(A, |cm, now| cm.disconnect(now, active, &[])).unwrap();
         }
-        if matches!(state, State::TimeWait | State::Idle) {
+        if matches!(state, CmState::TimeWait | CmState::Idle) {
             world.run_for(1);
             world.call(B, |cm, now| cm.disconnect(now, passive, &[])).unwrap();
             world.run_for(1);
         }
-        if state == State::Idle {
+        if state == CmState::Idle {
             world.run();
         }
         return (world, A, active);
@@ -42,25 +43,25 @@ fn in_state(state: State) -> (World, usize, Id) {
     world.run_for(1);
     let passive = world.incoming(B);
     match state {
-        State::ReqSent => return (world, A, id),
-        State::ReqRcvd => return (world, B, passive),
-        State::MraReqSent | State::MraReqRcvd => {
+        CmState::ReqSent => return (world, A, id),
+        CmState::ReqRcvd => return (world, B, passive),
+        CmState::MraReqSent | CmState::MraReqRcvd => {
             world.call(B, |cm, _| cm.mra(passive, 20, &[])).unwrap();
             world.run_for(1);
-            return if state == State::MraReqRcvd { (world, A, id) } else { (world, B, passive) };
+            return if state == CmState::MraReqRcvd { (world, A, id) } else { (world, B, passive) };
         }
-        State::Declined => {
+        CmState::Declined => {
             world.call(B, |cm, now| cm.reject(now, passive, Reason::CONSUMER_DEFINED, &[], &[])).unwrap();
             return (world, B, passive);
         }
         _ => world.reply(B, passive),
     }
     world.run_for(1);
-    if matches!(state, State::MraRepSent | State::MraRepRcvd) {
+    if matches!(state, CmState::MraRepSent | CmState::MraRepRcvd) {
         world.call(A, |cm, _| cm.mra(id, 20, &[])).unwrap();
         world.run_for(1);
     }
-    let active = matches!(state, State::RepRcvd | State::MraRepSent);
+    let active = matches!(state, CmState::RepRcvd | CmState::MraRepSent);
     if active { (world, A, id) } else { (world, B, passive) }
 }
 
@@ -100,7 +101,7 @@ fn name(kind: &Kind) -> String {
 #[test]
 fn every_message_in_every_state() {
     let mut table = String::new();
-    for state in State::ALL {
+    for state in CmState::ALL {
         let (world, host, id) = in_state(state);
         assert_eq!(world.state(host, id), state);
         for (label, message) in messages(&world, host, id) {

@@ -4,8 +4,8 @@
 pub(crate) use crate::random::Random;
 use softhca_protocol::Time;
 use softhca_protocol::cm::{
-    Attribute, Cm, Config, Counts, Dropped, Event, Gid, Id, Kind, Mad, Origin, Output, Path, Reason, Reply, Request,
-    SidrReply, SidrRequest, State,
+    Attribute, Cm, CmState, Config, Counts, Dropped, Event, Gid, Id, Kind, Mad, Origin, Output, Path, Reason, Reply,
+    Request, SidrReply, SidrRequest,
 };
 use std::collections::{BTreeMap, VecDeque};
 use wire::cm::Message;
@@ -216,7 +216,7 @@ impl World {
         result
     }
 
-    pub(crate) fn state(&self, host: usize, id: Id) -> State {
+    pub(crate) fn state(&self, host: usize, id: Id) -> CmState {
         self.hosts[host].cm.state(id).unwrap()
     }
 
@@ -305,7 +305,7 @@ impl World {
             }
             _ => {}
         }
-        let done = [State::Idle, State::Declined, State::SidrAnswered];
+        let done = [CmState::Idle, CmState::Declined, CmState::SidrAnswered];
         if self.hosts[host].cm.state(id).is_ok_and(|state| done.contains(&state)) {
             self.hosts[host].cm.destroy(now, id).unwrap();
         }
@@ -378,7 +378,7 @@ impl World {
         self.run_for(1);
         self.call(from, |cm, _| cm.ready(active, b"ready")).unwrap();
         self.run_for(1);
-        assert_eq!((self.state(from, active), self.state(to, passive)), (State::Established, State::Established));
+        assert_eq!((self.state(from, active), self.state(to, passive)), (CmState::Established, CmState::Established));
         (active, passive)
     }
 

@@ -9,10 +9,10 @@ fn table(ids: u32) -> Table {
     Table::new(&Config { secret: 0x1234_5678_9abc_def0, ids, ..Config::default() })
 }
 
-fn entry(number: u32) -> Entry {
+fn entry(number: u32) -> CmEntry {
     let path = Path { dgid: [7; 16], ..Path::default() };
     let facts = Connection { remote_comm_id: number, remote_qpn: Qpn::new(number), path, ..Connection::default() };
-    Entry::new(facts)
+    CmEntry::new(facts)
 }
 
 #[test]
@@ -35,14 +35,14 @@ fn a_number_leads_to_its_entry_and_not_to_its_successor() {
 fn keys_and_timers_go_with_the_state() {
     let mut table = table(10);
     let index = table.insert(entry(5)).unwrap();
-    table.enter(index, State::ReqRcvd, Some(Time(9)));
+    table.enter(index, CmState::ReqRcvd, Some(Time(9)));
     table.link_number(index);
     table.link_qpn(index);
     let entry = table.entry(index);
     let (number, qpn) = (entry.number_key(), entry.qpn_key());
     assert_eq!((table.find_key(&number), table.find_key(&qpn)), (Some(index), Some(index)));
     assert_eq!(table.counts(), Counts { ids: 1, undecided: 1, resting: 0, timers: 1, keys: 2 });
-    table.enter(index, State::TimeWait, Some(Time(12)));
+    table.enter(index, CmState::TimeWait, Some(Time(12)));
     assert_eq!((table.find_key(&number), table.find_key(&qpn)), (Some(index), None));
     assert_eq!(table.counts(), Counts { ids: 1, undecided: 0, resting: 1, timers: 1, keys: 1 });
     assert_eq!((table.next_time(), table.pop_due(Time(11))), (Some(Time(12)), None));
@@ -56,7 +56,7 @@ fn a_key_that_leads_to_a_newer_entry_stays() {
     let mut table = table(10);
     let [old, new] = [3, 3].map(|number| table.insert(entry(number)).unwrap());
     for index in [old, new] {
-        table.enter(index, State::Established, None);
+        table.enter(index, CmState::Established, None);
         table.link_qpn(index);
     }
     let key = table.entry(new).qpn_key();
@@ -79,7 +79,7 @@ fn a_crowd_leaves_no_memory_behind_and_no_number_comes_again() {
     for round in 0..3 {
         let indices: Vec<u32> = (0..5000).map(|number| table.insert(entry(number + 1)).unwrap()).collect();
         for &index in &indices {
-            table.enter(index, State::ReqRcvd, None);
+            table.enter(index, CmState::ReqRcvd, None);
             table.link_number(index);
             assert!(numbers.insert(table.entry(index).facts.local_comm_id), "round {round}");
         }
