@@ -95,7 +95,7 @@ const MEMBERS_MAX: usize = 1 << 14;
 const ID_MEMBERS_MAX: usize = 64;
 /// Maximum number of datagrams between ids of this agent that are delivered at once. The others
 /// wait for the next piece of work.
-const TURN: usize = 64;
+const BATCH: usize = 64;
 /// Maximum number of datagrams of other hosts that are delivered at once.
 const ARRIVALS: usize = 64;
 /// Maximum number of timers that are handled at once.

@@ -27,9 +27,9 @@ pub struct Socket {
     local: SocketAddr,
     /// The segment size that the kernel uses if a call does not name one, and how often in a row
     /// the last one was used.
-    habit: AtomicU32,
+    segment_option: AtomicU32,
     repeats: AtomicU32,
-    /// As `habit`, for priority, hop limit and traffic class, in one number.
+    /// As `segment_option`, for priority, hop limit and traffic class, in one number.
     marks: AtomicU32,
     marks_repeats: AtomicU32,
 }
@@ -135,9 +135,9 @@ impl Socket {
     pub fn from_fd(fd: OwnedFd) -> Socket {
         let socket = UdpSocket::from(fd);
         let local = socket.local_addr().unwrap_or_else(|_| SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0));
-        let [habit, repeats, marks_repeats] = [const { AtomicU32::new(0) }; 3];
+        let [segment_option, repeats, marks_repeats] = [const { AtomicU32::new(0) }; 3];
         let marks = AtomicU32::new(u16::from_be_bytes([HOP_LIMIT, 0]).into());
-        Socket { socket, local, habit, repeats, marks, marks_repeats }
+        Socket { socket, local, segment_option, repeats, marks, marks_repeats }
     }
 
     /// From now on [`Socket::receive`] returns the hop limit, too. This costs a small part of each
@@ -216,17 +216,17 @@ impl Socket {
     /// control message. Repeated bursts of one kind save a part of each call if their segment size
     /// is the socket's default.
     fn is_usual(&self, segment: u16, len: usize) -> bool {
-        let habit = self.habit.load(Ordering::Relaxed);
+        let segment_option = self.segment_option.load(Ordering::Relaxed);
         if segment == 0 {
-            return habit == 0 || len <= habit as usize;
+            return segment_option == 0 || len <= segment_option as usize;
         }
-        if u32::from(segment) == habit {
+        if u32::from(segment) == segment_option {
             return true;
         }
-        if becomes_habit(&self.repeats, segment)
+        if becomes_usual(&self.repeats, segment)
             && sys::set(self.as_fd(), libc::SOL_UDP, libc::UDP_SEGMENT, &i32::from(segment)).is_ok()
         {
-            self.habit.store(u32::from(segment), Ordering::Relaxed);
+            self.segment_option.store(u32::from(segment), Ordering::Relaxed);
         }
         false
     }
@@ -240,7 +240,7 @@ impl Socket {
             return true;
         }
         let mut is_set = false;
-        if priority.is_some() || becomes_habit(&self.marks_repeats, u16::from_be_bytes([hop_limit, class])) {
+        if priority.is_some() || becomes_usual(&self.marks_repeats, u16::from_be_bytes([hop_limit, class])) {
             let (level, hops_option, class_option) = match self.local.ip() {
                 IpAddr::V4(_) => (libc::IPPROTO_IP, libc::IP_TTL, libc::IP_TOS),
                 IpAddr::V6(_) => (libc::IPPROTO_IPV6, libc::IPV6_UNICAST_HOPS, libc::IPV6_TCLASS),
@@ -331,7 +331,7 @@ impl AsFd for Socket {
 /// Counts how often in a row a value was used; returns whether it has just reached the limit. This
 /// is not atomic: of two concurrent senders one may be counted as the other, and another value
 /// become the default.
-fn becomes_habit(repeats: &AtomicU32, value: u16) -> bool {
+fn becomes_usual(repeats: &AtomicU32, value: u16) -> bool {
     let before = repeats.load(Ordering::Relaxed);
     let count = if before >> 16 == u32::from(value) { (before & 0xffff) + 1 } else { 1 };
     repeats.store(u32::from(value) << 16 | count.min(REPEATS + 1), Ordering::Relaxed);

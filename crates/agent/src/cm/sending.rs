@@ -5,7 +5,7 @@ use abi::capture::path;
 use protocol::cm::{Mad, Origin, Output, Path};
 
 use super::locals::Attachment;
-use super::{LoopbackMad, Manager, TURN};
+use super::{BATCH, LoopbackMad, Manager};
 use crate::gids::ip_of;
 use crate::headroom;
 use crate::ids::PortId;
@@ -15,7 +15,7 @@ use crate::world::World;
 impl Manager {
     /// Carries out the protocol's outputs until there are no more.
     pub(super) fn take_outputs(&mut self, world: &World) {
-        for _ in 0..TURN {
+        for _ in 0..BATCH {
             self.take_all(world);
             // Datagrams that wait for memory are not lost: the next piece of work continues.
             if self.inner.is_empty() || !headroom::is_there() {

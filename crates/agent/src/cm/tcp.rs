@@ -51,7 +51,7 @@ use halves::{Half, Halves};
 use pending::{PendingConnection, PendingConnections};
 
 /// Maximum number of sockets that are served in one piece of work.
-const TURN: usize = 64;
+const BATCH: usize = 64;
 /// How long a peer may take to send its request, and to answer one, as in siw.
 const REQUEST_TIME: u64 = 5_000_000_000;
 const REPLY_TIME: u64 = 10_000_000_000;
@@ -188,7 +188,7 @@ impl Manager {
 
     /// Serves sockets that are ready.
     pub(crate) fn on_sockets(&mut self, world: &World) {
-        let mut events = [epoll::Event { flags: EventFlags::empty(), data: EventData::new_u64(0) }; TURN];
+        let mut events = [epoll::Event { flags: EventFlags::empty(), data: EventData::new_u64(0) }; BATCH];
         let now = Timespec { tv_sec: 0, tv_nsec: 0 };
         let count = epoll::wait(&self.mail.tcp.epoll, &mut events, Some(&now)).unwrap_or(0);
         for event in &events[..count] {

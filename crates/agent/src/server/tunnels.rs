@@ -14,7 +14,7 @@ use crate::world::World;
 
 /// Datagrams that are taken in one piece of work. The poller is level-triggered, so the rest is
 /// taken after the work of others.
-const TURN: usize = 32;
+const BATCH: usize = 32;
 /// One byte more than the longest datagram, so that a longer one is noticed.
 const ROOM: usize = datagram(Mtu::B4096) + 1;
 
@@ -60,7 +60,7 @@ impl TunnelSocket {
     /// Takes datagrams that have arrived from peers.
     pub(super) fn receive(&mut self) -> Vec<(SocketAddr, Vec<u8>)> {
         let mut taken = Vec::new();
-        for _ in 0..TURN {
+        for _ in 0..BATCH {
             let (length, from) = match self.socket.recv_from(&mut self.buffer) {
                 Ok(found) => found,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
