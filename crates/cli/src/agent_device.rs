@@ -37,7 +37,7 @@ pub(crate) enum AgentCommand {
 pub(crate) enum DeviceCommand {
     /// Add a device, or those of a file
     #[command(after_help = ADD)]
-    Add(Add),
+    Add(AddDevice),
     /// Remove a device, also from programs that have it open
     #[command(after_help = REMOVE)]
     Remove {
@@ -51,7 +51,7 @@ pub(crate) enum DeviceCommand {
 }
 
 #[derive(Debug, Args)]
-pub(crate) struct Add {
+pub(crate) struct AddDevice {
     /// The name of a device with one port and default limits
     #[arg(value_name = "NAME", required_unless_present = "config", conflicts_with = "config")]
     name: Option<String>,
@@ -66,7 +66,7 @@ pub(crate) struct Add {
     json: bool,
 }
 
-impl Add {
+impl AddDevice {
     /// The devices as a configuration.
     fn configuration(&self) -> Result<String, Failure> {
         if let Some(path) = &self.config {

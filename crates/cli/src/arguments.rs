@@ -67,7 +67,7 @@ pub(crate) enum Command {
     Fault(crate::fault::Fault),
     /// Show a port, or change it while programs run, as a subnet manager does
     #[command(after_help = crate::port::EXAMPLES)]
-    Port(crate::port::Port),
+    Port(crate::port::PortCommand),
     /// Show the switches of `softhca agent --topology`, cut and mend cables
     #[command(after_help = crate::subnet::EXAMPLES)]
     Subnet(crate::subnet::Subnet),

@@ -67,7 +67,7 @@ another user, apply to that user's programs only.";
 pub(crate) enum Fault {
     /// Add rules; their numbers are printed
     #[command(after_help = grammar())]
-    Add(Add),
+    Add(AddRules),
     /// Show the rules, and how often each has acted
     List {
         /// Print JSON
@@ -82,7 +82,7 @@ pub(crate) enum Fault {
 }
 
 #[derive(Debug, Args)]
-pub(crate) struct Add {
+pub(crate) struct AddRules {
     /// A TOML file with rules
     #[arg(long, value_name = "FILE", conflicts_with = "rule")]
     file: Option<PathBuf>,
@@ -115,7 +115,7 @@ pub(crate) fn run(fault: &Fault, host: &Host) -> Result<String, Failure> {
     }
 }
 
-fn add(add: &Add, host: &Host) -> Result<String, Failure> {
+fn add(add: &AddRules, host: &Host) -> Result<String, Failure> {
     let rules = match &add.file {
         Some(path) => of_file(path)?,
         None => add.rule.join(" "),

@@ -25,10 +25,10 @@ use crate::failure::Failure;
 use crate::place::{self, Host};
 use crate::{signals, start};
 
-use bridge::{Bridge, End};
+use bridge::{Bridge, BridgeEnd};
 use engine::reason::say;
 pub(crate) use options::{EXAMPLES, Ipoib};
-use port::Port;
+use port::PartitionPort;
 
 /// Makes the interface, and carries its packets until a signal ends it.
 pub(crate) fn run(options: &Ipoib, host: &Host) -> Result<String, Failure> {
@@ -39,7 +39,7 @@ pub(crate) fn run(options: &Ipoib, host: &Host) -> Result<String, Failure> {
         Some(_) => None,
         None => Some(start::ensure(host, &run_dir, start::Wanted::default())?),
     };
-    let mut port = Port::open(&run_dir, options, options.pkey)?;
+    let mut port = PartitionPort::open(&run_dir, options, options.pkey)?;
     let tun = Tun::create(&options.interface).map_err(|error| no_interface(&options.interface, &error))?;
     let mut ips = options.ip.as_slice();
     loop {
@@ -54,7 +54,7 @@ pub(crate) fn run(options: &Ipoib, host: &Host) -> Result<String, Failure> {
         let mut bridge = Bridge::new(&tun, &options.interface, &port, managed)?;
         bridge.set_up(ips)?;
         tell_ready(options, &port, &bridge)?;
-        if bridge.carry(&stop)? == End::Stopped {
+        if bridge.carry(&stop)? == BridgeEnd::Stopped {
             return Ok(String::new());
         }
         drop(bridge);
@@ -62,14 +62,14 @@ pub(crate) fn run(options: &Ipoib, host: &Host) -> Result<String, Failure> {
         if !port.wait_for_partition(&stop)? {
             return Ok(String::new());
         }
-        port = Port::open(&run_dir, options, Some(port.pkey))?;
+        port = PartitionPort::open(&run_dir, options, Some(port.pkey))?;
         // The interface has kept its addresses.
         ips = &[];
     }
 }
 
 /// Says that the interface is up, at once: a script waits for this line.
-fn tell_ready(options: &Ipoib, port: &Port, bridge: &Bridge) -> io::Result<()> {
+fn tell_ready(options: &Ipoib, port: &PartitionPort, bridge: &Bridge) -> io::Result<()> {
     let link = bridge.address();
     let line = if options.json {
         let ips: Vec<String> = options.ip.iter().map(ToString::to_string).collect();

@@ -1,6 +1,6 @@
 //! `softhca port`: shows a port, or changes it while programs run, as a subnet manager does.
 //!
-//! The agent checks the values and raises the events. The principal type is [`Port`].
+//! The agent checks the values and raises the events. The principal type is [`PortCommand`].
 
 use clap::Args;
 use serde_json::{Map, Value, json};
@@ -28,7 +28,7 @@ LIDs and the values of the subnet manager need InfiniBand ports:
 docs/configuration.md says how to configure them.";
 
 #[derive(Debug, Args)]
-pub(crate) struct Port {
+pub(crate) struct PortCommand {
     /// DEVICE or DEVICE/PORT [default: port 1 of the first device]
     #[arg(value_name = "DEVICE/PORT")]
     port: Option<String>,
@@ -93,7 +93,7 @@ fn prefix(text: &str) -> Result<String, String> {
     }
 }
 
-impl Port {
+impl PortCommand {
     /// The values that are given, as the agent's configuration names them.
     fn given(&self) -> Map<String, Value> {
         let subnet = json!({
@@ -132,7 +132,7 @@ fn set(values: Value) -> Map<String, Value> {
 }
 
 /// Shows the port, or changes it first.
-pub(crate) fn run(port: &Port, host: &Host) -> Result<String, Failure> {
+pub(crate) fn run(port: &PortCommand, host: &Host) -> Result<String, Failure> {
     let (device, number) = port.place()?;
     let change = port.given();
     let question = json!({"request": "port", "device": device, "port": number, "set": change});

@@ -25,7 +25,7 @@ use crate::failure::Failure;
 use crate::place::{self, Host};
 use crate::{signals, start};
 
-use link::{Incoming, Link};
+use link::{Incoming, MadPort};
 pub(crate) use options::{EXAMPLES, Sm};
 
 /// Manages the subnet until a signal ends it.
@@ -45,11 +45,12 @@ pub(crate) fn run(options: &Sm, host: &Host) -> Result<String, Failure> {
              `softhca agent --topology FILE` makes a subnet"
         ));
     }
-    let link = Link::open(&run_dir, options.port)?;
+    let link = MadPort::open(&run_dir, options.port)?;
     let guid = link.guid().ok_or("the port has no GUID")?;
     let mut manager = Manager::new(config, guid, u64::from(random()? >> 1));
     manager.set_lids(lids);
-    Program { options, link, service: Service::new(manager), start: Instant::now(), sent: 0, is_alone }.serve(&stop)
+    RunningManager { options, link, service: Service::new(manager), start: Instant::now(), sent: 0, is_alone }
+        .serve(&stop)
 }
 
 /// A number that no peer can guess.
@@ -59,9 +60,9 @@ fn random() -> io::Result<u32> {
     Ok(u32::from_ne_bytes(bytes))
 }
 
-struct Program<'a> {
+struct RunningManager<'a> {
     options: &'a Sm,
-    link: Link,
+    link: MadPort,
     service: Service,
     start: Instant,
     sent: u64,
@@ -69,7 +70,7 @@ struct Program<'a> {
     is_alone: bool,
 }
 
-impl Program<'_> {
+impl RunningManager<'_> {
     fn serve(mut self, stop: &OwnedFd) -> Result<String, Failure> {
         self.service.handle_timeout(self.start.elapsed());
         loop {

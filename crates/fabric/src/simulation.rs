@@ -78,7 +78,7 @@ use attention::Attention;
 pub use core::Conditions;
 use core::{Core, Event, Managed};
 pub use memory::Memory;
-use network::Plug;
+use network::EnginePlug;
 pub use trace::{Fate, Seen};
 
 /// A host of a simulation.
@@ -104,7 +104,7 @@ pub enum Happened {
 pub struct Simulation {
     core: Arc<Core>,
     seed: u64,
-    hosts: Vec<Host>,
+    hosts: Vec<SimulatedHost>,
     programs: Vec<Program>,
     /// Decides when engines run.
     turns: Dice,
@@ -117,7 +117,7 @@ pub struct Simulation {
 }
 
 /// An agent, its addresses, and the next turn of its connection manager.
-struct Host {
+struct SimulatedHost {
     agent: Arc<Stepped>,
     gids: Vec<Gid>,
     turn: Turn,
@@ -181,13 +181,13 @@ impl Simulation {
         }
         let number = self.hosts.len();
         let config = Config { addresses, wire: WireMode::External, ..config.clone() };
-        let plug = Arc::new(Plug::new(&self.core, number, &gids));
+        let plug = Arc::new(EnginePlug::new(&self.core, number, &gids));
         let managed = Arc::clone(&self.managed) as Arc<dyn Simulated>;
         let agent = Stepped::new(&config, &format!("host {number} of a simulation"), plug, managed)?;
         let (epoll, token) = self.attention.of_host(number).map_err(agent::StartError::from)?;
         agent.watch(epoll, token).map_err(agent::StartError::from)?;
         self.core.add_places(&gids, number);
-        self.hosts.push(Host { agent: Arc::new(agent), gids, turn: Turn::default() });
+        self.hosts.push(SimulatedHost { agent: Arc::new(agent), gids, turn: Turn::default() });
         self.attention.look_at_host(number);
         Ok(HostId(number))
     }
@@ -205,8 +205,8 @@ impl Simulation {
     /// # Errors
     /// The agent's refusal.
     pub fn connect(&mut self, host: HostId) -> Result<Arc<Engine>, Error> {
-        let Host { agent, gids, .. } = &self.hosts[host.0];
-        let plug = Arc::new(Plug::new(&self.core, host.0, gids));
+        let SimulatedHost { agent, gids, .. } = &self.hosts[host.0];
+        let plug = Arc::new(EnginePlug::new(&self.core, host.0, gids));
         let control = agent.connect(0, plug, Arc::clone(&self.core) as Arc<dyn Simulated>)?;
         let engine = Engine::open(Box::new(control))?;
         let (epoll, token) = self.attention.of_engine(self.programs.len()).map_err(by_system)?;

@@ -313,19 +313,19 @@ impl Network for Plug {
         let plug = place.ok_or(io::ErrorKind::AddrNotAvailable)?;
         let number = switch.ports.fetch_add(1, Ordering::Relaxed);
         let port = source_port(hint, number);
-        Ok(Arc::new(Way { switch: self.switch.clone(), plug, source: Gid(source), port }))
+        Ok(Arc::new(SwitchOutlet { switch: self.switch.clone(), plug, source: Gid(source), port }))
     }
 }
 
 /// An outlet of a host.
-struct Way {
+struct SwitchOutlet {
     switch: std::sync::Weak<Switch>,
     plug: Arc<Plug>,
     source: Gid,
     port: u16,
 }
 
-impl Outlet for Way {
+impl Outlet for SwitchOutlet {
     fn port(&self) -> u16 {
         self.port
     }

@@ -44,7 +44,7 @@ pub(crate) enum Way {
 
 /// What to do about a connection.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Step {
+pub(crate) enum ConnectionStep {
     Connect(LinkAddress),
     Disconnect(LinkAddress),
     /// This payload has waited. Find its way again.
@@ -60,12 +60,12 @@ pub(crate) struct Connections {
 
 impl Connections {
     /// The way to a neighbour that takes connections. Begins to connect, if nobody has yet.
-    pub(crate) fn way(&mut self, link: LinkAddress, now: Time, steps: &mut Vec<Step>) -> Way {
+    pub(crate) fn way(&mut self, link: LinkAddress, now: Time, steps: &mut Vec<ConnectionStep>) -> Way {
         if !self.table.contains_key(&link) && self.table.len() >= MOST {
             return Way::Datagram;
         }
         let connection = self.table.entry(link).or_insert_with(|| {
-            steps.push(Step::Connect(link));
+            steps.push(ConnectionStep::Connect(link));
             Connection { state: State::Asked, used: now, held: VecDeque::new() }
         });
         connection.used = now;
@@ -84,10 +84,16 @@ impl Connections {
 
     /// A connection was made, for packets of this length, or it was refused. Returns whether it is
     /// still wanted.
-    pub(crate) fn set(&mut self, link: LinkAddress, mtu: Option<usize>, now: Time, steps: &mut Vec<Step>) -> bool {
+    pub(crate) fn set(
+        &mut self,
+        link: LinkAddress,
+        mtu: Option<usize>,
+        now: Time,
+        steps: &mut Vec<ConnectionStep>,
+    ) -> bool {
         let Some(connection) = self.table.get_mut(&link) else { return false };
         connection.state = mtu.map_or(State::Refused { again: now + AGAIN }, |mtu| State::Open { mtu });
-        steps.extend(self.held.take(&mut connection.held).map(|payload| Step::Retry(link, payload)));
+        steps.extend(self.held.take(&mut connection.held).map(|payload| ConnectionStep::Retry(link, payload)));
         true
     }
 
@@ -99,15 +105,15 @@ impl Connections {
     }
 
     /// The neighbour has gone.
-    pub(crate) fn forget(&mut self, link: LinkAddress, steps: &mut Vec<Step>) {
+    pub(crate) fn forget(&mut self, link: LinkAddress, steps: &mut Vec<ConnectionStep>) {
         if let Some(mut connection) = self.table.remove(&link) {
             drop(self.held.take(&mut connection.held));
-            steps.push(Step::Disconnect(link));
+            steps.push(ConnectionStep::Disconnect(link));
         }
     }
 
     /// Ends connections that are not used, and lets peers that have refused be asked again.
-    pub(crate) fn tick(&mut self, now: Time, steps: &mut Vec<Step>) {
+    pub(crate) fn tick(&mut self, now: Time, steps: &mut Vec<ConnectionStep>) {
         let over = |connection: &Connection| match connection.state {
             State::Asked => false,
             State::Open { .. } => now.saturating_sub(connection.used) >= UNUSED,

@@ -9,22 +9,22 @@ use crate::event::{Event, Target};
 use crate::header::EtherType;
 use crate::interface::Interface;
 use crate::ndisc::{self, Message};
-use crate::neighbours::{Step, Told};
+use crate::neighbours::{NeighbourStep, Told};
 use crate::time::Time;
 
 /// All nodes of the link.
 const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
 
 impl Interface {
-    pub(crate) fn follow(&mut self, steps: Vec<Step>, now: Time) {
+    pub(crate) fn follow(&mut self, steps: Vec<NeighbourStep>, now: Time) {
         for step in steps {
             match step {
-                Step::Ask(ip) => self.ask(ip, None, now),
-                Step::Probe(ip, link) => self.ask(ip, Some(link), now),
-                Step::Resolve(link) => self.push(Event::Resolve(link)),
-                Step::Send(link, payload) => self.send_held(link, payload, now),
-                Step::Unreachable(payload) => self.refuse(&payload),
-                Step::Forget(link) => self.forget(link, now),
+                NeighbourStep::Ask(ip) => self.ask(ip, None, now),
+                NeighbourStep::Probe(ip, link) => self.ask(ip, Some(link), now),
+                NeighbourStep::Resolve(link) => self.push(Event::Resolve(link)),
+                NeighbourStep::Send(link, payload) => self.send_held(link, payload, now),
+                NeighbourStep::Unreachable(payload) => self.refuse(&payload),
+                NeighbourStep::Forget(link) => self.forget(link, now),
             }
         }
     }

@@ -42,7 +42,7 @@ struct Group {
 
 /// What to do about a group.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Step {
+pub(crate) enum GroupStep {
     Join(Gid, Membership),
     Leave(Gid),
     Send(Gid, Vec<u8>),
@@ -69,7 +69,7 @@ impl Groups {
     }
 
     /// Joins these groups as a full member, and leaves those that are no longer wanted.
-    pub(crate) fn want(&mut self, wanted: &BTreeSet<Gid>, now: Time, steps: &mut Vec<Step>) {
+    pub(crate) fn want(&mut self, wanted: &BTreeSet<Gid>, now: Time, steps: &mut Vec<GroupStep>) {
         let full = self.table.iter().filter(|(_, group)| group.membership == Membership::Full);
         let gone: Vec<Gid> = full.map(|(mgid, _)| *mgid).filter(|mgid| !wanted.contains(mgid)).collect();
         gone.into_iter().for_each(|mgid| self.leave(mgid, steps));
@@ -83,7 +83,7 @@ impl Groups {
 
     /// Keeps a packet until its group is joined. Joins it to send, if it is unknown. Returns false
     /// if the packet is lost.
-    pub(crate) fn hold(&mut self, mgid: Gid, packet: &[u8], now: Time, steps: &mut Vec<Step>) -> bool {
+    pub(crate) fn hold(&mut self, mgid: Gid, packet: &[u8], now: Time, steps: &mut Vec<GroupStep>) -> bool {
         if !self.table.contains_key(&mgid) {
             if self.table.len() >= MOST {
                 return false;
@@ -97,12 +97,12 @@ impl Groups {
     }
 
     /// A group was joined, or the join was refused.
-    pub(crate) fn joined(&mut self, mgid: &Gid, joined: bool, now: Time, steps: &mut Vec<Step>) {
+    pub(crate) fn joined(&mut self, mgid: &Gid, joined: bool, now: Time, steps: &mut Vec<GroupStep>) {
         let Some(group) = self.table.get_mut(mgid) else { return };
         let held = self.held.take(&mut group.held);
         if joined {
             group.state = State::Joined;
-            steps.extend(held.map(|packet| Step::Send(*mgid, packet)));
+            steps.extend(held.map(|packet| GroupStep::Send(*mgid, packet)));
         } else {
             let wait = match group.state {
                 State::Refused { wait, .. } => wait,
@@ -113,7 +113,7 @@ impl Groups {
     }
 
     /// Tries refused groups again, and leaves groups to which nobody sends.
-    pub(crate) fn tick(&mut self, now: Time, steps: &mut Vec<Step>) {
+    pub(crate) fn tick(&mut self, now: Time, steps: &mut Vec<GroupStep>) {
         let mut gone = Vec::new();
         for (mgid, group) in &mut self.table {
             let unused = now.saturating_sub(group.used) >= UNUSED;
@@ -123,7 +123,7 @@ impl Groups {
                     // The next refusal waits for twice as long.
                     let wait = (2 * wait).min(AGAIN[1]);
                     group.state = State::Refused { again: now + wait, wait };
-                    steps.push(Step::Join(*mgid, group.membership));
+                    steps.push(GroupStep::Join(*mgid, group.membership));
                 }
                 _ => {}
             }
@@ -132,8 +132,8 @@ impl Groups {
     }
 
     /// Every group is asked for again: the subnet manager has forgotten them.
-    pub(crate) fn rejoin(&mut self, steps: &mut Vec<Step>) {
-        steps.extend(self.table.iter().map(|(mgid, group)| Step::Join(*mgid, group.membership)));
+    pub(crate) fn rejoin(&mut self, steps: &mut Vec<GroupStep>) {
+        steps.extend(self.table.iter().map(|(mgid, group)| GroupStep::Join(*mgid, group.membership)));
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -144,16 +144,16 @@ impl Groups {
         self.table.len()
     }
 
-    fn join(&mut self, mgid: Gid, membership: Membership, now: Time, steps: &mut Vec<Step>) {
+    fn join(&mut self, mgid: Gid, membership: Membership, now: Time, steps: &mut Vec<GroupStep>) {
         let held = self.table.remove(&mgid).map(|group| group.held).unwrap_or_default();
         self.table.insert(mgid, Group { membership, state: State::Asked, used: now, held });
-        steps.push(Step::Join(mgid, membership));
+        steps.push(GroupStep::Join(mgid, membership));
     }
 
-    fn leave(&mut self, mgid: Gid, steps: &mut Vec<Step>) {
+    fn leave(&mut self, mgid: Gid, steps: &mut Vec<GroupStep>) {
         if let Some(mut group) = self.table.remove(&mgid) {
             drop(self.held.take(&mut group.held));
-            steps.push(Step::Leave(mgid));
+            steps.push(GroupStep::Leave(mgid));
         }
     }
 }

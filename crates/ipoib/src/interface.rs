@@ -7,10 +7,10 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use wire::cm::Gid;
 
 use crate::address::LinkAddress;
-use crate::connections::{self, Connections, Way};
+use crate::connections::{ConnectionStep, Connections, Way};
 use crate::event::{Event, Loss, Outgoing, Target};
 use crate::group::Partition;
-use crate::groups::{self, Groups};
+use crate::groups::{GroupStep, Groups};
 use crate::header::{self, EtherType};
 use crate::icmp::{self, Error};
 use crate::ip::{self, Packet};
@@ -351,12 +351,12 @@ impl Interface {
         self.follow(steps, now);
     }
 
-    pub(crate) fn follow_connections(&mut self, steps: Vec<connections::Step>, now: Time) {
+    pub(crate) fn follow_connections(&mut self, steps: Vec<ConnectionStep>, now: Time) {
         for step in steps {
             match step {
-                connections::Step::Connect(link) => self.events.push_back(Event::Connect(link)),
-                connections::Step::Disconnect(link) => self.events.push_back(Event::Disconnect(link)),
-                connections::Step::Retry(link, payload) => self.send_held(link, payload, now),
+                ConnectionStep::Connect(link) => self.events.push_back(Event::Connect(link)),
+                ConnectionStep::Disconnect(link) => self.events.push_back(Event::Disconnect(link)),
+                ConnectionStep::Retry(link, payload) => self.send_held(link, payload, now),
             }
         }
     }
@@ -415,11 +415,11 @@ impl Interface {
         self.follow_groups(steps);
     }
 
-    fn follow_groups(&mut self, steps: Vec<groups::Step>) {
+    fn follow_groups(&mut self, steps: Vec<GroupStep>) {
         self.events.extend(steps.into_iter().map(|step| match step {
-            groups::Step::Join(mgid, membership) => Event::Join(mgid, membership),
-            groups::Step::Leave(mgid) => Event::Leave(mgid),
-            groups::Step::Send(mgid, payload) => Event::Send(Target::Group(mgid), payload),
+            GroupStep::Join(mgid, membership) => Event::Join(mgid, membership),
+            GroupStep::Leave(mgid) => Event::Leave(mgid),
+            GroupStep::Send(mgid, payload) => Event::Send(Target::Group(mgid), payload),
         }));
     }
 

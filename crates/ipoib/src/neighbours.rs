@@ -53,7 +53,7 @@ pub(crate) struct Told {
 
 /// What to do about a neighbour.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Step {
+pub(crate) enum NeighbourStep {
     /// Ask everybody who has the address.
     Ask(IpAddr),
     /// Ask the neighbour itself whether it still has the address.
@@ -88,12 +88,12 @@ impl Neighbours {
 
     /// Keeps a packet until the neighbour is known. Begins to ask for it, if nobody has asked yet.
     /// Returns false if the packet is lost.
-    pub(crate) fn hold(&mut self, ip: IpAddr, packet: &[u8], now: Time, steps: &mut Vec<Step>) -> bool {
+    pub(crate) fn hold(&mut self, ip: IpAddr, packet: &[u8], now: Time, steps: &mut Vec<NeighbourStep>) -> bool {
         if !self.table.contains_key(&ip) {
             if !self.make_room(steps) {
                 return false;
             }
-            steps.push(Step::Ask(ip));
+            steps.push(NeighbourStep::Ask(ip));
             self.insert(ip, State::Asked { tries: 1 }, now);
         }
         let Some(neighbour) = self.table.get_mut(&ip) else { return false };
@@ -102,7 +102,7 @@ impl Neighbours {
     }
 
     /// A neighbour has sent its link-layer address.
-    pub(crate) fn learn(&mut self, told: Told, now: Time, steps: &mut Vec<Step>) {
+    pub(crate) fn learn(&mut self, told: Told, now: Time, steps: &mut Vec<NeighbourStep>) {
         let Told { ip, link, asks, announces } = told;
         let Some(neighbour) = self.table.get_mut(&ip) else {
             if asks && self.make_room(steps) {
@@ -117,7 +117,7 @@ impl Neighbours {
             State::Known { link: known, .. } if known == link => {
                 neighbour.state = State::Known { link, probes: 0 };
                 if announces && since >= ASK {
-                    steps.push(Step::Resolve(link));
+                    steps.push(NeighbourStep::Resolve(link));
                 }
             }
             State::NeedsPath(known) if known == link => {}
@@ -132,29 +132,29 @@ impl Neighbours {
     }
 
     /// Asks for the path to a port, unless another neighbour at this port already has the path.
-    fn find_path(&mut self, ip: IpAddr, link: LinkAddress, now: Time, steps: &mut Vec<Step>) {
+    fn find_path(&mut self, ip: IpAddr, link: LinkAddress, now: Time, steps: &mut Vec<NeighbourStep>) {
         let is_known = |one: &Neighbour| matches!(one.state, State::Known { link: known, .. } if known == link);
         if self.table.values().any(is_known) {
             self.path_found(ip, link, now, steps);
         } else {
-            steps.push(Step::Resolve(link));
+            steps.push(NeighbourStep::Resolve(link));
         }
     }
 
-    fn path_found(&mut self, ip: IpAddr, link: LinkAddress, now: Time, steps: &mut Vec<Step>) {
+    fn path_found(&mut self, ip: IpAddr, link: LinkAddress, now: Time, steps: &mut Vec<NeighbourStep>) {
         let Some(neighbour) = self.table.get_mut(&ip) else { return };
         (neighbour.state, neighbour.confirmed) = (State::Known { link, probes: 0 }, now);
-        steps.extend(self.held.take(&mut neighbour.held).map(|packet| Step::Send(link, packet)));
+        steps.extend(self.held.take(&mut neighbour.held).map(|packet| NeighbourStep::Send(link, packet)));
     }
 
     /// The neighbours at this link-layer address may have another address by now, because the port
     /// refuses or ends connections. Asks all hosts for them, at most once in [`ASK`] each.
-    pub(crate) fn doubt(&mut self, link: &LinkAddress, now: Time, steps: &mut Vec<Step>) {
+    pub(crate) fn doubt(&mut self, link: &LinkAddress, now: Time, steps: &mut Vec<NeighbourStep>) {
         for (ip, neighbour) in &mut self.table {
             let is_there = matches!(&neighbour.state, State::Known { link: known, .. } if known == link);
             if is_there && now.saturating_sub(neighbour.asked) >= ASK {
                 neighbour.asked = now;
-                steps.push(Step::Ask(*ip));
+                steps.push(NeighbourStep::Ask(*ip));
             }
         }
     }
@@ -169,7 +169,7 @@ impl Neighbours {
     }
 
     /// The path to a port was found, or there is none.
-    pub(crate) fn resolved(&mut self, link: LinkAddress, found: bool, now: Time, steps: &mut Vec<Step>) {
+    pub(crate) fn resolved(&mut self, link: LinkAddress, found: bool, now: Time, steps: &mut Vec<NeighbourStep>) {
         let waiting = |neighbour: &Neighbour| neighbour.state == State::NeedsPath(link);
         let all: Vec<IpAddr> = self.table.iter().filter(|(_, one)| waiting(one)).map(|(ip, _)| *ip).collect();
         for ip in all {
@@ -182,7 +182,7 @@ impl Neighbours {
     }
 
     /// Asks again, and removes neighbours that do not answer or are not used.
-    pub(crate) fn tick(&mut self, now: Time, steps: &mut Vec<Step>) {
+    pub(crate) fn tick(&mut self, now: Time, steps: &mut Vec<NeighbourStep>) {
         let mut gone = Vec::new();
         for (ip, neighbour) in &mut self.table {
             let since = |then: Time| now.saturating_sub(then);
@@ -192,7 +192,7 @@ impl Neighbours {
                         gone.push(*ip);
                     } else {
                         (*tries, neighbour.asked) = (*tries + 1, now);
-                        steps.push(Step::Ask(*ip));
+                        steps.push(NeighbourStep::Ask(*ip));
                     }
                 }
                 State::Known { .. } if since(neighbour.used) >= UNUSED => gone.push(*ip),
@@ -203,7 +203,7 @@ impl Neighbours {
                         gone.push(*ip);
                     } else if due || overdue {
                         (*probes, neighbour.asked) = (*probes + 1, now);
-                        steps.push(Step::Probe(*ip, *link));
+                        steps.push(NeighbourStep::Probe(*ip, *link));
                     }
                 }
                 State::NeedsPath(_) if since(neighbour.confirmed) >= REACHABLE => gone.push(*ip),
@@ -236,17 +236,17 @@ impl Neighbours {
         self.table.insert(ip, neighbour);
     }
 
-    fn remove(&mut self, ip: IpAddr, steps: &mut Vec<Step>) {
+    fn remove(&mut self, ip: IpAddr, steps: &mut Vec<NeighbourStep>) {
         let Some(mut neighbour) = self.table.remove(&ip) else { return };
-        steps.extend(self.held.take(&mut neighbour.held).map(Step::Unreachable));
+        steps.extend(self.held.take(&mut neighbour.held).map(NeighbourStep::Unreachable));
         if let State::Known { link, .. } | State::NeedsPath(link) = neighbour.state {
             self.forget_unless_used(link, steps);
         }
     }
 
-    fn forget_unless_used(&self, link: LinkAddress, steps: &mut Vec<Step>) {
+    fn forget_unless_used(&self, link: LinkAddress, steps: &mut Vec<NeighbourStep>) {
         if !self.has(link) {
-            steps.push(Step::Forget(link));
+            steps.push(NeighbourStep::Forget(link));
         }
     }
 
@@ -257,7 +257,7 @@ impl Neighbours {
     }
 
     /// Makes room for one more neighbour. Neighbours that are being asked for are not removed.
-    fn make_room(&mut self, steps: &mut Vec<Step>) -> bool {
+    fn make_room(&mut self, steps: &mut Vec<NeighbourStep>) -> bool {
         if self.table.len() < MOST {
             return true;
         }

@@ -16,7 +16,7 @@ pub type LidMap = BTreeMap<u64, u16>;
 /// A line of a map that is not a GUID and a LID.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}: \"{text}\" is not a port GUID and a LID, such as \"0x2c9000000001 5\"")]
-pub struct Malformed {
+pub struct LidMapError {
     /// The line, from 1.
     pub line: usize,
     /// What it says.
@@ -27,7 +27,7 @@ pub struct Malformed {
 ///
 /// # Errors
 /// A line is malformed.
-pub fn parse(text: &str) -> Result<LidMap, Malformed> {
+pub fn parse(text: &str) -> Result<LidMap, LidMapError> {
     let mut map = LidMap::new();
     for (nth, line) in text.lines().enumerate() {
         let content = line.split('#').next().unwrap_or_default();
@@ -39,7 +39,7 @@ pub fn parse(text: &str) -> Result<LidMap, Malformed> {
         };
         match entry.filter(|(guid, lid)| *guid != 0 && (1..=LAST).contains(lid)) {
             Some((guid, lid)) => map.insert(guid, lid),
-            None => return Err(Malformed { line: nth + 1, text: content.trim().chars().take(80).collect() }),
+            None => return Err(LidMapError { line: nth + 1, text: content.trim().chars().take(80).collect() }),
         };
     }
     Ok(map)
@@ -94,7 +94,7 @@ impl Taken {
     }
 
     /// Takes the LIDs, if all are valid and free.
-    fn claim(&mut self, lid: u16, lmc: u8) -> bool {
+    fn reserve(&mut self, lid: u16, lmc: u8) -> bool {
         let Some(range) = Taken::range(lid, lmc) else { return false };
         let free = !self.0[range.clone()].contains(&true);
         if free {
@@ -129,7 +129,7 @@ pub fn assign(inventory: &Inventory, own: PortId, map: &LidMap, lmc: u8, reassig
     let mut open = Vec::new();
     for wish in wishes {
         let mapped = map.get(&wish.guid).copied().filter(|_| !reassign);
-        match mapped.filter(|lid| taken.claim(*lid, wish.lmc)) {
+        match mapped.filter(|lid| taken.reserve(*lid, wish.lmc)) {
             Some(lid) => {
                 lids.of.insert(wish.port, (lid, wish.lmc));
             }
@@ -138,7 +138,7 @@ pub fn assign(inventory: &Inventory, own: PortId, map: &LidMap, lmc: u8, reassig
     }
     let mut rest = Vec::new();
     for wish in open {
-        if !reassign && taken.claim(wish.now, wish.lmc) {
+        if !reassign && taken.reserve(wish.now, wish.lmc) {
             lids.of.insert(wish.port, (wish.now, wish.lmc));
             continue;
         }
@@ -150,7 +150,7 @@ pub fn assign(inventory: &Inventory, own: PortId, map: &LidMap, lmc: u8, reassig
     let mut reserved = Taken(taken.0.clone());
     if !reassign {
         for lid in map.values() {
-            reserved.claim(*lid, lmc.min(7));
+            reserved.reserve(*lid, lmc.min(7));
         }
     }
     let mut from = [1; 8];
@@ -162,8 +162,8 @@ pub fn assign(inventory: &Inventory, own: PortId, map: &LidMap, lmc: u8, reassig
         }
         match found.or_else(|| taken.free(1, wish.lmc)) {
             Some(lid) => {
-                taken.claim(lid, wish.lmc);
-                reserved.claim(lid, wish.lmc);
+                taken.reserve(lid, wish.lmc);
+                reserved.reserve(lid, wish.lmc);
                 lids.of.insert(wish.port, (lid, wish.lmc));
             }
             None => lids.without.push(wish.port),

@@ -12,8 +12,8 @@
 mod group;
 mod text;
 
-pub use group::{Group, Shared};
-pub use text::Malformed;
+pub use group::{PartitionGroup, Shared};
+pub use text::PartitionsError;
 
 use std::collections::HashMap;
 use wire::smp::NodeType;
@@ -66,7 +66,7 @@ pub struct Partition {
     /// Its service level, and what else its groups have if they do not say other.
     pub shared: Shared,
     /// The multicast groups that the file names. That of IPoIB is not among them.
-    pub groups: Vec<Group>,
+    pub groups: Vec<PartitionGroup>,
     /// Its members. An entry for a GUID counts before one for a kind of ports.
     pub members: Vec<(Who, Membership)>,
 }

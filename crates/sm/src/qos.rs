@@ -13,7 +13,7 @@ const LANES: u8 = 15;
 /// Why a file is refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}: {what}")]
-pub struct Malformed {
+pub struct QosError {
     /// The line, from 1.
     pub line: usize,
     /// What is wrong, and what would be right.
@@ -43,12 +43,12 @@ impl Default for Settings {
 ///
 /// # Errors
 /// A setting is unknown or malformed.
-pub fn parse(text: &str) -> Result<Settings, Malformed> {
+pub fn parse(text: &str) -> Result<Settings, QosError> {
     let mut settings = Settings::default();
     for (line, content) in (1..).zip(text.lines()) {
         let content = content.split('#').next().unwrap_or_default().trim();
         if !content.is_empty() {
-            set(&mut settings, content).map_err(|what| Malformed { line, what })?;
+            set(&mut settings, content).map_err(|what| QosError { line, what })?;
         }
     }
     Ok(settings)

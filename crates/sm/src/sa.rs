@@ -27,7 +27,7 @@ use index::Index;
 use joins::Joins;
 use mad::client::{self, Client};
 use mad::transactions::Registration;
-use request::{Answer, Records, Refusal, Request, common, pkeys};
+use request::{Answer, Records, Refusal, SaRequest, common, pkeys};
 use services::Services;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -60,7 +60,7 @@ const CAPABILITIES2: u32 = 1 << 5 | 1 << 12;
 
 /// The choices of the subnet.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Config {
+pub struct SaConfig {
     /// The key of requesters that see and change all; 0 for no such requester.
     pub sm_key: u64,
     /// The prefix of the subnet's GIDs.
@@ -78,9 +78,9 @@ pub struct Config {
     pub longest: usize,
 }
 
-impl Default for Config {
-    fn default() -> Config {
-        Config {
+impl Default for SaConfig {
+    fn default() -> SaConfig {
+        SaConfig {
             sm_key: 1,
             prefix: 0xfe80 << 48,
             lid: 0,
@@ -94,7 +94,7 @@ impl Default for Config {
 
 /// What the manager hears.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Event {
+pub enum SaEvent {
     /// The multicast forwarding tables must follow [`Sa::groups`].
     GroupsChanged,
     /// The GUID tables of ports must follow [`Sa::aliases`].
@@ -104,7 +104,7 @@ pub enum Event {
 /// Subnet administration.
 #[derive(Clone, Debug)]
 pub struct Sa {
-    config: Config,
+    config: SaConfig,
     client: Client<Peer>,
     index: Index,
     aliases: Aliases,
@@ -116,13 +116,13 @@ pub struct Sa {
     chosen: u32,
     /// The last transaction of a report.
     report: u32,
-    events: VecDeque<Event>,
+    events: VecDeque<SaEvent>,
 }
 
 impl Sa {
     /// Subnet administration without groups and services. Call [`Sa::inventory_changed`] next.
     #[must_use]
-    pub fn new(config: Config) -> Sa {
+    pub fn new(config: SaConfig) -> Sa {
         Sa {
             config,
             client: Client::new(Registration(1), true, LONGEST + DATA),
@@ -154,7 +154,7 @@ impl Sa {
     /// there is no LID.
     pub fn create_group(&mut self, inventory: &Inventory, record: McMemberRecord) -> Option<u16> {
         let mlid = self.groups.create(record, true, members::cap(inventory))?;
-        self.tell(Event::GroupsChanged);
+        self.tell(SaEvent::GroupsChanged);
         Some(mlid)
     }
 
@@ -164,21 +164,21 @@ impl Sa {
         self.index.follow(inventory);
         self.aliases.retain(|guid| self.index.owner(guid).is_some());
         if self.index.tables().values().any(|aliases| !aliases.is_empty()) {
-            self.tell(Event::AliasesChanged);
+            self.tell(SaEvent::AliasesChanged);
         }
         let exists = |id| inventory.port(id).is_some();
         self.services.retain(exists);
         self.subscriptions.retain(exists);
         let (changed, deleted) = self.groups.retain(exists);
         if changed {
-            self.tell(Event::GroupsChanged);
+            self.tell(SaEvent::GroupsChanged);
         }
         for mgid in deleted {
             self.group_notice(inventory, Notice::GROUP_DELETED, mgid, now);
         }
     }
 
-    fn tell(&mut self, event: Event) {
+    fn tell(&mut self, event: SaEvent) {
         if !self.events.contains(&event) {
             self.events.push_back(event);
         }
@@ -233,7 +233,7 @@ impl Sa {
             None => Err(Refusal(sa::STATUS_INVALID_REQUEST)),
             _ if is_table(header.method) && tables >= MOST_TABLES => Err(Refusal(sa::STATUS_NO_RESOURCES)),
             Some(asker) => self.serve(
-                &Request {
+                &SaRequest {
                     inventory,
                     from,
                     asker,
@@ -266,7 +266,7 @@ impl Sa {
         }
     }
 
-    fn serve(&mut self, request: &Request<'_>, now: Duration) -> Answer {
+    fn serve(&mut self, request: &SaRequest<'_>, now: Duration) -> Answer {
         let unsupported = Err(Refusal(STATUS_METHOD_ATTRIBUTE));
         match (request.header.method, request.header.attribute) {
             (METHOD_GET, ClassPortInfo::ATTRIBUTE) => class_port_info(request),
@@ -281,7 +281,7 @@ impl Sa {
             (METHOD_SET | METHOD_DELETE, sa::GuidInfoRecord::ATTRIBUTE) => {
                 let (answer, changed) = self.aliases.change(request, &mut self.index, &self.groups);
                 if changed {
-                    self.tell(Event::AliasesChanged);
+                    self.tell(SaEvent::AliasesChanged);
                 }
                 answer
             }
@@ -290,7 +290,7 @@ impl Sa {
         }
     }
 
-    fn query(&self, request: &Request<'_>, attribute: u16, now: Duration) -> Answer {
+    fn query(&self, request: &SaRequest<'_>, attribute: u16, now: Duration) -> Answer {
         match attribute {
             sa::NodeRecord::ATTRIBUTE => records::nodes(request),
             sa::PortInfoRecord::ATTRIBUTE => records::port_infos(request),
@@ -317,20 +317,20 @@ impl Sa {
         }
     }
 
-    fn group_path(&self, request: &Request<'_>, group: Option<&Group>) -> Answer {
+    fn group_path(&self, request: &SaRequest<'_>, group: Option<&Group>) -> Answer {
         let own = request.inventory.port(request.asker).map_or(&[][..], pkeys);
         let seen = |group: &&Group| request.trusted || common(own, &[group.record.pkey | 0x8000]).is_some();
         let group = group.filter(seen).ok_or(Refusal(sa::STATUS_INVALID_GID))?;
         paths::to_group(request, &group.record)
     }
 
-    fn member(&mut self, request: &Request<'_>, now: Duration) -> Answer {
+    fn member(&mut self, request: &SaRequest<'_>, now: Duration) -> Answer {
         let joined = if request.header.method == METHOD_SET {
             members::join(request, &self.index, &mut self.groups, self.config.packet_life, &mut self.chosen)?
         } else {
             members::leave(request, &self.index, &mut self.groups)?
         };
-        self.tell(Event::GroupsChanged);
+        self.tell(SaEvent::GroupsChanged);
         let mgid = joined.answer.mgid;
         if joined.created {
             self.group_notice(request.inventory, Notice::GROUP_CREATED, mgid, now);
@@ -426,7 +426,7 @@ impl Sa {
             header.emit(front);
         }
         // A repeated request whose answer is on its way is in use, and the peer gets that answer.
-        if let Err(client::Refusal::Full) = self.client.send(to, &message, Duration::ZERO, 0, now)
+        if let Err(client::SendError::Full) = self.client.send(to, &message, Duration::ZERO, 0, now)
             && header.status == 0
         {
             header.method ^= RESPONSE;
@@ -453,7 +453,7 @@ impl Sa {
     }
 
     /// The next thing that the manager hears.
-    pub fn poll_event(&mut self) -> Option<Event> {
+    pub fn poll_event(&mut self) -> Option<SaEvent> {
         self.events.pop_front()
     }
 }
@@ -463,7 +463,7 @@ const fn is_table(method: u8) -> bool {
     matches!(method, METHOD_GET_TABLE | METHOD_GET_MULTI)
 }
 
-fn class_port_info(request: &Request<'_>) -> Answer {
+fn class_port_info(request: &SaRequest<'_>) -> Answer {
     let mut records = request.records::<ClassPortInfo>();
     records.push(ClassPortInfo {
         base_version: BASE_VERSION,

@@ -145,11 +145,11 @@ impl Service {
         let Some(sa) = &mut self.sa else { return };
         while let Some(event) = sa.poll_event() {
             match event {
-                sa::Event::GroupsChanged => {
+                sa::SaEvent::GroupsChanged => {
                     self.group_changes += 1;
                     self.manager.set_groups(sa.groups());
                 }
-                sa::Event::AliasesChanged => self.manager.set_aliases(sa.aliases().clone()),
+                sa::SaEvent::AliasesChanged => self.manager.set_aliases(sa.aliases().clone()),
             }
         }
         sa.answer_joins(self.manager.trees_are_set(), now);
@@ -166,7 +166,8 @@ impl Service {
         let levels = partitions.iter().filter_map(sl).collect();
         let (sm_key, packet_life) = (config.sm_key, config.packet_life);
         let dropped = config.qos.as_ref().map_or(0, crate::config::Qos::dropped);
-        let mut sa = Sa::new(sa::Config { sm_key, prefix, lid, packet_life, levels, dropped, ..sa::Config::default() });
+        let mut sa =
+            Sa::new(sa::SaConfig { sm_key, prefix, lid, packet_life, levels, dropped, ..sa::SaConfig::default() });
         sa.inventory_changed(inventory, now);
         for record in partitions.iter().flat_map(Partition::records) {
             // Without a LID for it, the partition lacks this group.

@@ -20,7 +20,7 @@ use crate::memory::Buffer;
 use crate::message::{Message, Part, Parts};
 use crate::operation::Operation;
 use crate::pending::{Owner, Pending};
-use crate::queue_pair::{Flags, QpInner, Request, Sges};
+use crate::queue_pair::{Flags, QpInner, SendRequest, Sges};
 use crate::rejected::Rejected;
 use crate::remote::RemoteRegion;
 
@@ -56,7 +56,7 @@ pub struct Batch<'a, S> {
 
 /// One request of a batch.
 struct Work<'a> {
-    request: Request<'a>,
+    request: SendRequest<'a>,
     flags: Flags,
     payload: Payload<'a>,
 }
@@ -102,13 +102,13 @@ impl<'a, S> Batch<'a, S> {
         Self { qp, work: Vec::new(), service: PhantomData }
     }
 
-    fn with(mut self, request: Request<'a>, message: Message) -> Self {
+    fn with(mut self, request: SendRequest<'a>, message: Message) -> Self {
         let flags = Flags::of(&message);
         self.work.push(Work { request, flags, payload: Payload::Kept(message.parts) });
         self
     }
 
-    fn with_inline(mut self, request: Request<'a>, bytes: &'a [u8], immediate: Option<u32>) -> Self {
+    fn with_inline(mut self, request: SendRequest<'a>, bytes: &'a [u8], immediate: Option<u32>) -> Self {
         self.work.push(Work { request, flags: Flags::inline(immediate), payload: Payload::Copied(bytes) });
         self
     }
@@ -266,22 +266,22 @@ impl<'a, S> Batch<'a, S> {
 impl<'a, S: Connected> Batch<'a, S> {
     /// Adds a message: see [`Qp::send`].
     pub fn send(self, message: impl Into<Message>) -> Self {
-        self.with(Request::new(Operation::Send, None), message.into())
+        self.with(SendRequest::new(Operation::Send, None), message.into())
     }
 
     /// Adds a message of a few bytes, which `post` copies.
     pub fn send_inline(self, bytes: &'a [u8], immediate: Option<u32>) -> Self {
-        self.with_inline(Request::new(Operation::Send, None), bytes, immediate)
+        self.with_inline(SendRequest::new(Operation::Send, None), bytes, immediate)
     }
 
     /// Adds a write to the peer's memory: see [`Qp::write`].
     pub fn write(self, message: impl Into<Message>, to: &RemoteRegion) -> Self {
-        self.with(Request::new(Operation::Write, Some(*to)), message.into())
+        self.with(SendRequest::new(Operation::Write, Some(*to)), message.into())
     }
 
     /// Adds a write of a few bytes, which `post` copies.
     pub fn write_inline(self, bytes: &'a [u8], to: &RemoteRegion) -> Self {
-        self.with_inline(Request::new(Operation::Write, Some(*to)), bytes, None)
+        self.with_inline(SendRequest::new(Operation::Write, Some(*to)), bytes, None)
     }
 }
 
@@ -296,20 +296,21 @@ impl Batch<'_, Reliable> {
     /// # Ok(()) }
     /// ```
     pub fn read(self, into: impl Into<Message>, from: &RemoteRegion) -> Self {
-        self.with(Request::new(Operation::Read, Some(*from)), into.into())
+        self.with(SendRequest::new(Operation::Read, Some(*from)), into.into())
     }
 
     /// Adds a fetch-and-add: see [`Qp::fetch_add`]. The buffer that comes back has the previous
     /// value.
     pub fn fetch_add(self, into: impl Into<Part>, at: &RemoteRegion, value: u64) -> Self {
-        let request = Request { compare_add: value, ..Request::new(Operation::FetchAdd, Some(*at)) };
+        let request = SendRequest { compare_add: value, ..SendRequest::new(Operation::FetchAdd, Some(*at)) };
         self.with(request, into.into().into())
     }
 
     /// Adds a compare-and-swap: see [`Qp::compare_swap`]. The buffer that comes back has the
     /// previous value.
     pub fn compare_swap(self, into: impl Into<Part>, at: &RemoteRegion, expected: u64, new: u64) -> Self {
-        let request = Request { compare_add: expected, swap: new, ..Request::new(Operation::CompareSwap, Some(*at)) };
+        let request =
+            SendRequest { compare_add: expected, swap: new, ..SendRequest::new(Operation::CompareSwap, Some(*at)) };
         self.with(request, into.into().into())
     }
 }

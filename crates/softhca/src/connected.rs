@@ -14,7 +14,7 @@ use crate::endpoint::Endpoint;
 use crate::error::{Error, Result};
 use crate::message::{Message, Part};
 use crate::operation::Operation;
-use crate::queue_pair::{Agreed, QpInner, Request};
+use crate::queue_pair::{Agreed, QpInner, SendRequest};
 use crate::rejected::Rejected;
 use crate::remote::RemoteRegion;
 use crate::timing::Timing;
@@ -221,7 +221,7 @@ impl<S: Connected> Qp<S> {
     /// ENOMEM when the queue or its CQ is full, EINVAL for too many parts or when the queue pair is
     /// in the error state.
     pub fn send(&self, id: u64, message: impl Into<Message>) -> Result<(), Rejected> {
-        self.inner.send(id, message.into(), Request::new(Operation::Send, None))
+        self.inner.send(id, message.into(), SendRequest::new(Operation::Send, None))
     }
 
     /// Sends a few bytes, which are copied at once.
@@ -229,7 +229,7 @@ impl<S: Connected> Qp<S> {
     /// # Errors
     /// EINVAL for more bytes than the queue pair's inline limit; else the errors of [`Qp::send`].
     pub fn send_inline(&self, id: u64, bytes: &[u8], immediate: Option<u32>) -> Result<()> {
-        self.inner.inline(id, bytes, Request::new(Operation::Send, None), immediate)
+        self.inner.inline(id, bytes, SendRequest::new(Operation::Send, None), immediate)
     }
 
     /// Writes to exposed memory of the peer, from the beginning of the region (see
@@ -238,7 +238,7 @@ impl<S: Connected> Qp<S> {
     /// # Errors
     /// EINVAL when the message is longer than the region; else the errors of [`Qp::send`].
     pub fn write(&self, id: u64, message: impl Into<Message>, to: &RemoteRegion) -> Result<(), Rejected> {
-        self.inner.send(id, message.into(), Request::new(Operation::Write, Some(*to)))
+        self.inner.send(id, message.into(), SendRequest::new(Operation::Write, Some(*to)))
     }
 
     /// Writes a few bytes, which are copied at once.
@@ -246,7 +246,7 @@ impl<S: Connected> Qp<S> {
     /// # Errors
     /// The errors of [`Qp::send_inline`] and [`Qp::write`].
     pub fn write_inline(&self, id: u64, bytes: &[u8], to: &RemoteRegion) -> Result<()> {
-        self.inner.inline(id, bytes, Request::new(Operation::Write, Some(*to)), None)
+        self.inner.inline(id, bytes, SendRequest::new(Operation::Write, Some(*to)), None)
     }
 
     /// Flushes every request in progress: their completions come with an error and give the buffers
@@ -274,7 +274,7 @@ impl Qp<Reliable> {
     /// # Errors
     /// EINVAL when the buffer is longer than the region; else the errors of [`Qp::send`].
     pub fn read(&self, id: u64, into: impl Into<Message>, from: &RemoteRegion) -> Result<(), Rejected> {
-        self.inner.send(id, into.into(), Request::new(Operation::Read, Some(*from)))
+        self.inner.send(id, into.into(), SendRequest::new(Operation::Read, Some(*from)))
     }
 
     /// Adds to the word at the beginning of the region, wrapping around. The completion's
@@ -283,7 +283,7 @@ impl Qp<Reliable> {
     /// # Errors
     /// EINVAL when either side has less than 8 bytes; else the errors of [`Qp::send`].
     pub fn fetch_add(&self, id: u64, into: impl Into<Part>, at: &RemoteRegion, value: u64) -> Result<(), Rejected> {
-        let request = Request { compare_add: value, ..Request::new(Operation::FetchAdd, Some(*at)) };
+        let request = SendRequest { compare_add: value, ..SendRequest::new(Operation::FetchAdd, Some(*at)) };
         self.inner.send(id, into.into().into(), request)
     }
 
@@ -300,7 +300,8 @@ impl Qp<Reliable> {
         expected: u64,
         new: u64,
     ) -> Result<(), Rejected> {
-        let request = Request { compare_add: expected, swap: new, ..Request::new(Operation::CompareSwap, Some(*at)) };
+        let request =
+            SendRequest { compare_add: expected, swap: new, ..SendRequest::new(Operation::CompareSwap, Some(*at)) };
         self.inner.send(id, into.into().into(), request)
     }
 }

@@ -13,7 +13,7 @@ use crate::gid::{GIDS, Gid};
 use crate::message::Message;
 use crate::operation::Operation;
 use crate::pd::PdInner;
-use crate::queue_pair::{QpInner, Request};
+use crate::queue_pair::{QpInner, SendRequest};
 use crate::rejected::Rejected;
 
 /// One packet per message, to any queue pair; the packet may be lost (UD).
@@ -237,8 +237,8 @@ impl Peer {
     }
 
     /// A send request to the peer.
-    pub(crate) fn request(&self) -> Request<'_> {
-        Request { to: Some((&self.ah.ah, self.endpoint)), ..Request::new(Operation::Send, None) }
+    pub(crate) fn request(&self) -> SendRequest<'_> {
+        SendRequest { to: Some((&self.ah.ah, self.endpoint)), ..SendRequest::new(Operation::Send, None) }
     }
 }
 

@@ -11,24 +11,24 @@ use crate::range::inside;
 /// A part of a [`Buffer`] or of [`Exposed`] memory, as one element of a request.
 #[derive(Debug)]
 pub struct Part {
-    memory: Memory,
+    memory: PartMemory,
     at: usize,
     len: usize,
 }
 
 #[derive(Debug)]
-enum Memory {
+enum PartMemory {
     Owned(Buffer),
     Shared(Exposed),
 }
 
 impl Part {
     pub(crate) fn of(buffer: Buffer, at: usize, len: usize) -> Self {
-        Self { memory: Memory::Owned(buffer), at, len }
+        Self { memory: PartMemory::Owned(buffer), at, len }
     }
 
     pub(crate) fn shared(memory: Exposed, at: usize, len: usize) -> Self {
-        Self { memory: Memory::Shared(memory), at, len }
+        Self { memory: PartMemory::Shared(memory), at, len }
     }
 
     /// Offset of the part in its buffer.
@@ -42,15 +42,15 @@ impl Part {
 
     pub(crate) fn sge(&self) -> Sge {
         match &self.memory {
-            Memory::Owned(buffer) => buffer.sge(self.at, self.len),
-            Memory::Shared(exposed) => exposed.sge(self.at, self.len),
+            PartMemory::Owned(buffer) => buffer.sge(self.at, self.len),
+            PartMemory::Shared(exposed) => exposed.sge(self.at, self.len),
         }
     }
 
     pub(crate) fn owned(&self) -> Option<&Buffer> {
         match &self.memory {
-            Memory::Owned(buffer) => Some(buffer),
-            Memory::Shared(_) => None,
+            PartMemory::Owned(buffer) => Some(buffer),
+            PartMemory::Shared(_) => None,
         }
     }
 
@@ -60,16 +60,16 @@ impl Part {
             return None;
         }
         match &self.memory {
-            Memory::Owned(buffer) => into.copy_from_slice(&buffer[self.at..self.at + into.len()]),
-            Memory::Shared(exposed) => exposed.read(self.at, into),
+            PartMemory::Owned(buffer) => into.copy_from_slice(&buffer[self.at..self.at + into.len()]),
+            PartMemory::Shared(exposed) => exposed.read(self.at, into),
         }
         Some(())
     }
 
     fn into_buffer(self) -> Option<Buffer> {
         match self.memory {
-            Memory::Owned(buffer) => Some(buffer),
-            Memory::Shared(_) => None,
+            PartMemory::Owned(buffer) => Some(buffer),
+            PartMemory::Shared(_) => None,
         }
     }
 }

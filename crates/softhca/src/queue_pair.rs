@@ -43,7 +43,7 @@ pub(crate) struct QpInner {
 
 /// A send request without its memory.
 #[derive(Clone, Copy)]
-pub(crate) struct Request<'a> {
+pub(crate) struct SendRequest<'a> {
     pub(crate) operation: Operation,
     pub(crate) remote: Option<RemoteRegion>,
     pub(crate) compare_add: u64,
@@ -51,7 +51,7 @@ pub(crate) struct Request<'a> {
     pub(crate) to: Option<(&'a engine::Ah, DatagramEndpoint)>,
 }
 
-impl Request<'_> {
+impl SendRequest<'_> {
     pub(crate) fn new(operation: Operation, remote: Option<RemoteRegion>) -> Self {
         Self { operation, remote, compare_add: 0, swap: 0, to: None }
     }
@@ -184,7 +184,7 @@ impl Sges {
 
 impl QpInner {
     /// Posts a send request that owns its memory.
-    pub(crate) fn send(&self, id: u64, message: Message, request: Request<'_>) -> Result<(), Rejected> {
+    pub(crate) fn send(&self, id: u64, message: Message, request: SendRequest<'_>) -> Result<(), Rejected> {
         let flags = Flags::of(&message);
         let parts = message.parts;
         if let Err(error) = request.check(parts.total()) {
@@ -196,7 +196,7 @@ impl QpInner {
     }
 
     /// Posts a send request whose bytes are copied at once.
-    pub(crate) fn inline(&self, id: u64, bytes: &[u8], request: Request<'_>, immediate: Option<u32>) -> Result<()> {
+    pub(crate) fn inline(&self, id: u64, bytes: &[u8], request: SendRequest<'_>, immediate: Option<u32>) -> Result<()> {
         request.check(bytes.len() as u64)?;
         let pending = Pending::new(id, request.operation, Parts::None, Owner::Poller);
         Ok(self.post(request, Flags::inline(immediate), Sges::inline(bytes).as_slice(), pending)?)
@@ -205,7 +205,7 @@ impl QpInner {
     /// Posts a send request on memory that `pending` keeps.
     pub(crate) fn post(
         &self,
-        request: Request<'_>,
+        request: SendRequest<'_>,
         flags: Flags,
         sges: &[Sge],
         pending: Pending,

@@ -19,7 +19,7 @@ use crate::error::Result;
 use crate::message::Parts;
 use crate::operation::Operation;
 use crate::pending::{Owner, Pending};
-use crate::queue_pair::{Flags, QpInner, Request};
+use crate::queue_pair::{Flags, QpInner, SendRequest};
 use crate::remote::RemoteRegion;
 use crate::tally::Tally;
 
@@ -132,7 +132,7 @@ impl<'env, S> Scope<'env, S> {
         posted
     }
 
-    fn send_on(&self, id: u64, request: Request<'_>, sge: Option<Sge>) -> Result<()> {
+    fn send_on(&self, id: u64, request: SendRequest<'_>, sge: Option<Sge>) -> Result<()> {
         request.check(sge.map_or(0, |sge| u64::from(sge.length)))?;
         self.posted(id, request.operation, |pending| {
             Ok(self.qp.post(request, Flags::default(), sge.as_slice(), pending)?)
@@ -153,7 +153,7 @@ impl<'env, S> Scope<'env, S> {
     /// # Errors
     /// The errors of [`Qp::send`].
     pub fn send(&self, id: u64, bytes: &'env [u8]) -> Result<()> {
-        self.send_on(id, Request::new(Operation::Send, None), self.readable(bytes)?)
+        self.send_on(id, SendRequest::new(Operation::Send, None), self.readable(bytes)?)
     }
 
     /// Writes borrowed memory to the peer's memory.
@@ -161,7 +161,7 @@ impl<'env, S> Scope<'env, S> {
     /// # Errors
     /// The errors of [`Qp::write`].
     pub fn write(&self, id: u64, bytes: &'env [u8], to: &RemoteRegion) -> Result<()> {
-        self.send_on(id, Request::new(Operation::Write, Some(*to)), self.readable(bytes)?)
+        self.send_on(id, SendRequest::new(Operation::Write, Some(*to)), self.readable(bytes)?)
     }
 
     /// Waits until all requests posted so far have completed. The memory stays borrowed until the
@@ -206,7 +206,7 @@ impl<'env> Scope<'env, Reliable> {
     /// # Errors
     /// The errors of [`Qp::read`].
     pub fn read(&self, id: u64, into: &'env mut [u8], from: &RemoteRegion) -> Result<()> {
-        self.send_on(id, Request::new(Operation::Read, Some(*from)), self.writable(into)?)
+        self.send_on(id, SendRequest::new(Operation::Read, Some(*from)), self.writable(into)?)
     }
 }
 

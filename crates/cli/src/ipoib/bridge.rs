@@ -14,20 +14,20 @@ use softhca::{EventKind, Path};
 use tun::Tun;
 
 use super::groups;
-use super::link::{Link, QKEY};
+use super::link::{DatagramLink, QKEY};
 use super::manager::{Answer, Group, Manager, Request};
 use super::netlink::Netlink;
 use super::options::Network;
-use super::port::{IPV6_LEAST, Port};
+use super::port::{IPV6_LEAST, PartitionPort};
 use crate::failure::Failure;
 use engine::reason::say;
 
 /// Packets of one side that are carried before the other side's.
-const TURN: usize = 64;
+const BATCH: usize = 64;
 
 /// Why an interface carries no packets any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum End {
+pub(crate) enum BridgeEnd {
     /// A signal.
     Stopped,
     /// The partition has another place in the P_Key table, or none: the queue pair is of no use.
@@ -38,8 +38,8 @@ pub(crate) enum End {
 pub(crate) struct Bridge<'a> {
     tun: &'a Tun,
     name: &'a str,
-    port: &'a Port,
-    link: Link,
+    port: &'a PartitionPort,
+    link: DatagramLink,
     netlink: Netlink,
     interface: Interface,
     manager: Option<Manager>,
@@ -63,11 +63,11 @@ impl<'a> Bridge<'a> {
     pub(crate) fn new(
         tun: &'a Tun,
         name: &'a str,
-        port: &'a Port,
+        port: &'a PartitionPort,
         managed: Option<(Manager, Group)>,
     ) -> Result<Self, Failure> {
         let (manager, broadcast) = managed.unzip();
-        let link = Link::new(port, broadcast.as_ref().map_or(QKEY, |group| group.qkey))?;
+        let link = DatagramLink::new(port, broadcast.as_ref().map_or(QKEY, |group| group.qkey))?;
         let netlink = Netlink::new(name).map_err(|error| format!("cannot use rtnetlink: {error}"))?;
         let config = Config {
             link: link.address(),
@@ -107,7 +107,7 @@ impl<'a> Bridge<'a> {
     }
 
     /// Carries packets until `stop` is readable, or the partition changes.
-    pub(crate) fn carry(&mut self, stop: &OwnedFd) -> Result<End, Failure> {
+    pub(crate) fn carry(&mut self, stop: &OwnedFd) -> Result<BridgeEnd, Failure> {
         loop {
             let mut busy = self.carry_out()?;
             busy |= self.carry_in()?;
@@ -133,7 +133,7 @@ impl<'a> Bridge<'a> {
     /// Takes packets of the host. Returns whether there were any.
     fn carry_out(&mut self) -> Result<bool, Failure> {
         let now = self.now();
-        for count in 0..TURN {
+        for count in 0..BATCH {
             if !self.send_segments()? {
                 return Ok(count > 0);
             }
@@ -178,8 +178,8 @@ impl<'a> Bridge<'a> {
     /// Takes datagrams that have arrived. Returns whether there were any.
     fn carry_in(&mut self) -> Result<bool, Failure> {
         let now = self.now();
-        let mut arrived = Vec::with_capacity(TURN);
-        while arrived.len() < TURN
+        let mut arrived = Vec::with_capacity(BATCH);
+        while arrived.len() < BATCH
             && let Some(completion) = self.link.poll()?
         {
             arrived.push(completion);
@@ -335,7 +335,7 @@ impl<'a> Bridge<'a> {
     }
 
     /// Waits for something to do. Returns why there is nothing to do any more.
-    fn wait(&mut self, stop: &OwnedFd) -> Result<Option<End>, Failure> {
+    fn wait(&mut self, stop: &OwnedFd) -> Result<Option<BridgeEnd>, Failure> {
         self.link.cq().take_event()?;
         self.link.cq().arm()?;
         // Completions that came before the arming give no event.
@@ -373,7 +373,7 @@ impl<'a> Bridge<'a> {
         }
         self.send_lost()?;
         self.events()?;
-        Ok(if stopped { Some(End::Stopped) } else { changed.then_some(End::Partition) })
+        Ok(if stopped { Some(BridgeEnd::Stopped) } else { changed.then_some(BridgeEnd::Partition) })
     }
 
     /// Takes the events of the port. Returns whether its partition has another place.

@@ -1,5 +1,5 @@
 //! The queue pair of an interface: sends payloads to targets, and receives payloads. It knows
-//! nothing of IP. The principal type is [`Link`].
+//! nothing of IP. The principal type is [`DatagramLink`].
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -10,7 +10,7 @@ use softhca::{Buffer, Completion, Cq, DatagramEndpoint, DatagramQp, Gid, Operati
 
 use super::connected::{self, Connected};
 use super::manager::Group;
-use super::port::Port;
+use super::port::PartitionPort;
 
 /// Receives and sends that are in progress at most.
 const RECEIVES: u32 = 512;
@@ -23,7 +23,7 @@ const LOST: usize = 32;
 pub(crate) const QKEY: u32 = 0x0000_0b1b;
 
 /// A queue pair with its buffers and peers.
-pub(crate) struct Link {
+pub(crate) struct DatagramLink {
     cq: Cq,
     qp: DatagramQp,
     /// The GIDs of the port: a datagram from one of them and from the own QPN is an echo.
@@ -40,9 +40,9 @@ pub(crate) struct Link {
     lost: VecDeque<Vec<u8>>,
 }
 
-impl Link {
+impl DatagramLink {
     /// Creates the queue pair and posts its receives.
-    pub(crate) fn new(port: &Port, qkey: u32) -> Result<Self> {
+    pub(crate) fn new(port: &PartitionPort, qkey: u32) -> Result<Self> {
         let context = &port.context;
         let (pd, cq) = (context.pd()?, context.cq(RECEIVES + SENDS + connected::RECEIVES)?);
         let builder = pd.datagrams(&cq).sends(SENDS).receives(RECEIVES).parts(1).inline(0);
@@ -104,7 +104,8 @@ impl Link {
     }
 
     /// Sends the first bytes of a buffer with the next batch. A target that is unknown gets
-    /// nothing. If they are `kept` and their connection breaks, [`Link::lost`] returns them.
+    /// nothing. If they are `kept` and their connection breaks, [`DatagramLink::lost`] returns
+    /// them.
     pub(crate) fn send(&mut self, buffer: Buffer, bytes: usize, target: &Target, kept: bool) -> Result<()> {
         if let (Target::Connection(link), Some(connected)) = (target, &mut self.connected) {
             // The id is the length of a payload that is kept.
@@ -255,7 +256,7 @@ impl Link {
 }
 
 /// The index of the first address of a port that is not its port 1; 0 if it has none.
-fn first_address(port: &Port) -> Result<u8> {
+fn first_address(port: &PartitionPort) -> Result<u8> {
     let gids = port.context.gids(port.number)?;
     Ok(gids.iter().find_map(|entry| u8::try_from(entry.index).ok().filter(|index| *index > 0)).unwrap_or(0))
 }

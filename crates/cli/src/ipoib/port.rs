@@ -1,4 +1,5 @@
-//! The port that an interface uses: its device, partition and MTU. Principal type: [`Port`].
+//! The port that an interface uses: its device, partition and MTU. Principal type:
+//! [`PartitionPort`].
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -26,7 +27,7 @@ const PARTITION: u16 = 0x7fff;
 pub(crate) const IPV6_LEAST: u32 = 1280;
 
 /// A port in one of its partitions.
-pub(crate) struct Port {
+pub(crate) struct PartitionPort {
     pub(crate) context: Context,
     pub(crate) number: u8,
     /// DEVICE/PORT.
@@ -41,7 +42,7 @@ pub(crate) struct Port {
     managed: bool,
 }
 
-impl Port {
+impl PartitionPort {
     /// Opens the device, and finds the partition, which is the first one if there is no `pkey`.
     pub(crate) fn open(run_dir: &Path, options: &Ipoib, pkey: Option<u16>) -> Result<Self, Failure> {
         let (device, number) = choose(run_dir, options.device.as_deref())?;

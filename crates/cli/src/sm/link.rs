@@ -1,4 +1,4 @@
-//! The port of `softhca sm`: its management datagrams. Principal type: [`Link`].
+//! The port of `softhca sm`: its management datagrams. Principal type: [`MadPort`].
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -51,7 +51,7 @@ struct Keys {
 }
 
 /// A port with its registrations.
-pub(super) struct Link {
+pub(super) struct MadPort {
     file: File,
     lid_routed: u32,
     directed: u32,
@@ -62,7 +62,7 @@ pub(super) struct Link {
     _manager: Socket,
 }
 
-impl Link {
+impl MadPort {
     pub(super) fn open(run_dir: &Path, port: u8) -> Result<Self, Failure> {
         let (umad, device) =
             number(run_dir, None, port).map_err(|error| format!("port {port}: {error}; see `softhca devices`"))?;
@@ -162,7 +162,7 @@ impl Link {
 }
 
 /// Readable when a datagram has arrived.
-impl AsFd for Link {
+impl AsFd for MadPort {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
     }

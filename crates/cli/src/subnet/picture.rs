@@ -33,14 +33,14 @@ pub(super) fn svg(nodes: &Value) -> String {
 }
 
 /// A link: its ends, and what is said about it.
-struct Link<'a> {
+struct DrawnLink<'a> {
     ends: [&'a str; 2],
     up: bool,
     title: String,
 }
 
 /// Each link once.
-fn links(nodes: &Value) -> Vec<Link<'_>> {
+fn links(nodes: &Value) -> Vec<DrawnLink<'_>> {
     let mut links = Vec::new();
     for node in list(nodes) {
         let own = text(&node["name"]);
@@ -53,14 +53,14 @@ fn links(nodes: &Value) -> Vec<Link<'_>> {
             }
             let state = if port["cut"] == true { "cut" } else { text(&port["state"]) };
             let title = format!("{own}[{near}] - {peer}[{far}]: {state}, {}", text(&port["rate"]));
-            links.push(Link { ends: [own, peer], up: state == "ACTIVE", title });
+            links.push(DrawnLink { ends: [own, peer], up: state == "ACTIVE", title });
         }
     }
     links
 }
 
 /// The middle of each node.
-fn places<'a>(nodes: &'a Value, links: &[Link<'a>]) -> HashMap<&'a str, (usize, usize)> {
+fn places<'a>(nodes: &'a Value, links: &[DrawnLink<'a>]) -> HashMap<&'a str, (usize, usize)> {
     let rows = rows(nodes, links);
     let mut by_row: BTreeMap<usize, Vec<&str>> = BTreeMap::new();
     for node in list(nodes) {
@@ -82,7 +82,7 @@ fn places<'a>(nodes: &'a Value, links: &[Link<'a>]) -> HashMap<&'a str, (usize, 
 }
 
 /// The mean place of the neighbours that have one.
-fn middle_below(name: &str, links: &[Link<'_>], places: &HashMap<&str, (usize, usize)>) -> usize {
+fn middle_below(name: &str, links: &[DrawnLink<'_>], places: &HashMap<&str, (usize, usize)>) -> usize {
     let others = links.iter().filter_map(|link| match link.ends {
         [one, other] if one == name => Some(other),
         [other, one] if one == name => Some(other),
@@ -94,7 +94,7 @@ fn middle_below(name: &str, links: &[Link<'_>], places: &HashMap<&str, (usize, u
 
 /// The row of each node: adapters and routers are in row 0, a switch is one above its lowest
 /// neighbour.
-fn rows<'a>(nodes: &'a Value, links: &[Link<'a>]) -> HashMap<&'a str, usize> {
+fn rows<'a>(nodes: &'a Value, links: &[DrawnLink<'a>]) -> HashMap<&'a str, usize> {
     let ends = list(nodes).filter(|node| node["kind"] != "switch").map(|node| (text(&node["name"]), 0));
     let mut rows: HashMap<&str, usize> = ends.collect();
     let mut row = 0;
@@ -113,7 +113,7 @@ fn rows<'a>(nodes: &'a Value, links: &[Link<'a>]) -> HashMap<&'a str, usize> {
 }
 
 /// Links between the same two nodes are drawn beside each other.
-fn draw_links(svg: &mut String, links: &[Link<'_>], places: &HashMap<&str, (usize, usize)>) {
+fn draw_links(svg: &mut String, links: &[DrawnLink<'_>], places: &HashMap<&str, (usize, usize)>) {
     let mut parallel: HashMap<[&str; 2], usize> = HashMap::new();
     for link in links {
         let mut pair = link.ends;

@@ -1,5 +1,5 @@
 //! The network of a simulation: packets become events, and each packet's fate is decided when it is
-//! sent. Principal types: [`Plug`], [`Packets`].
+//! sent. Principal types: [`EnginePlug`], [`Packets`].
 
 use std::io;
 use std::sync::Arc;
@@ -194,19 +194,19 @@ impl State {
 }
 
 /// The connection of an engine to the network.
-pub(super) struct Plug {
+pub(super) struct EnginePlug {
     core: Arc<Core>,
     host: usize,
     gids: Vec<Gid>,
 }
 
-impl Plug {
+impl EnginePlug {
     pub(super) fn new(core: &Arc<Core>, host: usize, gids: &[Gid]) -> Self {
         Self { core: Arc::clone(core), host, gids: gids.to_vec() }
     }
 }
 
-impl Network for Plug {
+impl Network for EnginePlug {
     fn open(&self, source: [u8; 16], _ifindex: u32, hint: u16) -> io::Result<Arc<dyn Outlet>> {
         if !self.gids.contains(&Gid(source)) {
             return Err(io::Error::from(io::ErrorKind::AddrNotAvailable));
@@ -215,19 +215,19 @@ impl Network for Plug {
         let port = source_port(hint, state.ports);
         state.ports = state.ports.wrapping_add(1);
         drop(state);
-        Ok(Arc::new(Way { core: Arc::clone(&self.core), host: self.host, source: Gid(source), port }))
+        Ok(Arc::new(SimulatedOutlet { core: Arc::clone(&self.core), host: self.host, source: Gid(source), port }))
     }
 }
 
 /// An outlet of a host.
-struct Way {
+struct SimulatedOutlet {
     core: Arc<Core>,
     host: usize,
     source: Gid,
     port: u16,
 }
 
-impl Outlet for Way {
+impl Outlet for SimulatedOutlet {
     fn port(&self) -> u16 {
         self.port
     }

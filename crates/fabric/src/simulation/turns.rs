@@ -4,7 +4,7 @@ use engine::Step;
 
 use super::core::Event;
 use super::trace::Seen;
-use super::{Host, HostId, Simulation, Turn};
+use super::{HostId, SimulatedHost, Simulation, Turn};
 
 /// The longest delay in nanoseconds before an engine with work runs, if it is not paused.
 const TURN: u64 = 2_000;
@@ -39,7 +39,7 @@ impl Simulation {
     }
 
     fn wake_manager(&mut self, number: usize) {
-        let Host { agent, turn, .. } = &self.hosts[number];
+        let SimulatedHost { agent, turn, .. } = &self.hosts[number];
         agent.bring_events();
         if agent.owes() {
             // There is room when the program has read events, which wakes nobody.

@@ -1,5 +1,5 @@
 //! Requests of the manager to agents: a limited number is outstanding, and those without an answer
-//! are sent again. Not what the answers mean. Principal types: [`Asker`], [`Request`], [`What`].
+//! are sent again. Not what the answers mean. Principal types: [`Asker`], [`SmpRequest`], [`What`].
 
 use crate::address::{Address, Transmit};
 use crate::config::Timing;
@@ -73,7 +73,7 @@ impl fmt::Display for What {
 
 /// A request.
 #[derive(Clone, Debug)]
-pub(super) struct Request {
+pub(super) struct SmpRequest {
     pub(super) what: What,
     pub(super) is_set: bool,
     attribute: u16,
@@ -82,17 +82,17 @@ pub(super) struct Request {
     data: [u8; 64],
 }
 
-impl Request {
+impl SmpRequest {
     /// A Get of an attribute.
-    pub(super) fn get(what: What, attribute: u16, modifier: u32, route: &[u8]) -> Request {
-        Request { what, is_set: false, attribute, modifier, route: route.into(), data: [0; 64] }
+    pub(super) fn get(what: What, attribute: u16, modifier: u32, route: &[u8]) -> SmpRequest {
+        SmpRequest { what, is_set: false, attribute, modifier, route: route.into(), data: [0; 64] }
     }
 
     /// A Set of an attribute.
-    pub(super) fn set<T: Layout>(what: What, (attribute, modifier): (u16, u32), route: &[u8], value: T) -> Request {
+    pub(super) fn set<T: Layout>(what: What, (attribute, modifier): (u16, u32), route: &[u8], value: T) -> SmpRequest {
         let mut data = [0; 64];
         value.write(&mut data);
-        Request { what, is_set: true, attribute, modifier, route: route.into(), data }
+        SmpRequest { what, is_set: true, attribute, modifier, route: route.into(), data }
     }
 
     /// Whether it sets something new. A Set of SwitchInfo alone takes notice of a change.
@@ -125,14 +125,14 @@ impl Request {
 /// A request that waits for its answer.
 #[derive(Debug)]
 struct Sent {
-    request: Request,
+    request: SmpRequest,
     mad: Mad,
 }
 
 /// The requests that wait to be sent, and those that wait for an answer.
 #[derive(Debug)]
 pub(super) struct Asker {
-    queue: VecDeque<Request>,
+    queue: VecDeque<SmpRequest>,
     waiting: Transactions<Arc<Sent>>,
     next: u64,
     /// Datagrams that were sent, with repetitions.
@@ -145,7 +145,7 @@ impl Asker {
         Asker { queue: VecDeque::new(), waiting: Transactions::default(), next: first, sent: 0 }
     }
 
-    pub(super) fn push(&mut self, request: Request) {
+    pub(super) fn push(&mut self, request: SmpRequest) {
         self.queue.push_back(request);
     }
 
@@ -180,7 +180,7 @@ impl Asker {
     }
 
     /// Ends the request that a datagram answers.
-    pub(super) fn answer(&mut self, header: &Header) -> Option<Request> {
+    pub(super) fn answer(&mut self, header: &Header) -> Option<SmpRequest> {
         let sent = self.waiting.answer(header)?;
         Some(Arc::try_unwrap(sent).map_or_else(|sent| sent.request.clone(), |sent| sent.request))
     }
@@ -192,7 +192,7 @@ impl Asker {
 
     /// Sends due requests again; with `give_up`, drops them instead. Returns one request whose
     /// retries are exhausted or that was dropped. The caller repeats this until it returns `None`.
-    pub(super) fn expire(&mut self, now: Duration, give_up: bool, out: &mut VecDeque<Transmit>) -> Option<Request> {
+    pub(super) fn expire(&mut self, now: Duration, give_up: bool, out: &mut VecDeque<Transmit>) -> Option<SmpRequest> {
         loop {
             match self.waiting.poll(now)? {
                 Due::Again(sent) if give_up => {

@@ -1,7 +1,7 @@
 //! What a sweep wants to be set, and the requests of each phase for one node. A request is made
 //! only where the inventory differs. Principal type: [`Plan`].
 
-use super::asker::{Request, What};
+use super::asker::{SmpRequest, What};
 use super::{Manager, Phase};
 use crate::config::{Config, Engine};
 use crate::event::{Event, Problem};
@@ -93,7 +93,7 @@ impl Manager {
     }
 
     /// The requests of the phase for one node.
-    pub(super) fn requests(&mut self, guid: u64) -> Vec<Request> {
+    pub(super) fn requests(&mut self, guid: u64) -> Vec<SmpRequest> {
         let phase = self.sweep.phase;
         match phase {
             Phase::Light => self.check(guid),
@@ -118,13 +118,13 @@ impl Manager {
         }
     }
 
-    fn check(&self, guid: u64) -> Vec<Request> {
+    fn check(&self, guid: u64) -> Vec<SmpRequest> {
         let Some(node) = self.inventory.nodes.get(&guid) else { return Vec::new() };
-        vec![Request::get(What::Check(guid), SwitchInfo::ATTRIBUTE, 0, &node.route)]
+        vec![SmpRequest::get(What::Check(guid), SwitchInfo::ATTRIBUTE, 0, &node.route)]
     }
 
     /// Takes a link one state up.
-    fn state_request(&self, id: PortId, port: &Port, from: LinkState, to: LinkState) -> Vec<Request> {
+    fn state_request(&self, id: PortId, port: &Port, from: LinkState, to: LinkState) -> Vec<SmpRequest> {
         if port.info.link.state != from as u8 || port.peer.is_none() {
             return Vec::new();
         }
@@ -133,8 +133,8 @@ impl Manager {
         vec![self.set_port(id, info)]
     }
 
-    pub(super) fn set_port(&self, id: PortId, info: PortInfo) -> Request {
-        Request::set(What::Port(id), (PortInfo::ATTRIBUTE, id.port.into()), &self.route(id), info)
+    pub(super) fn set_port(&self, id: PortId, info: PortInfo) -> SmpRequest {
+        SmpRequest::set(What::Port(id), (PortInfo::ATTRIBUTE, id.port.into()), &self.route(id), info)
     }
 
     /// The P_Keys that an end port shall have.
@@ -153,7 +153,7 @@ impl Manager {
         Some((keys, switch.info.enforcement_cap))
     }
 
-    fn pkey_requests(&mut self, guid: u64) -> Vec<Request> {
+    fn pkey_requests(&mut self, guid: u64) -> Vec<SmpRequest> {
         let (mut requests, mut problems) = (Vec::new(), Vec::new());
         let Some(node) = self.inventory.nodes.get(&guid) else { return requests };
         for (number, port) in &node.ports {
@@ -175,7 +175,7 @@ impl Manager {
     }
 
     /// Blocks of a P_Key table that differ. Of a switch's port, what was not set is unknown.
-    fn pkey_blocks(&self, id: PortId, port: &Port, table: &[u16], is_external: bool, requests: &mut Vec<Request>) {
+    fn pkey_blocks(&self, id: PortId, port: &Port, table: &[u16], is_external: bool, requests: &mut Vec<SmpRequest>) {
         let is_switch = is_external || id.port == 0;
         for (nth, keys) in (0u16..).zip(table.chunks(32)) {
             let mut block = PKeyTable::default();
@@ -187,7 +187,7 @@ impl Manager {
             let number = if is_switch { id.port } else { 0 };
             let modifier = u32::from(nth) | u32::from(number) << 16;
             let what = What::PKeys(id, nth);
-            requests.push(Request::set(what, (PKeyTable::ATTRIBUTE, modifier), &self.route(id), block));
+            requests.push(SmpRequest::set(what, (PKeyTable::ATTRIBUTE, modifier), &self.route(id), block));
         }
     }
 }

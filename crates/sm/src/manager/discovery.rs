@@ -1,7 +1,7 @@
 //! The first phase of a heavy sweep: a breadth-first search on directed routes. Each node is asked
 //! what it is, and each port that is not down is asked for its neighbour. Not what is set later.
 
-use super::asker::{Request, What};
+use super::asker::{SmpRequest, What};
 use super::store::store;
 use super::{Manager, Phase};
 use crate::event::Problem;
@@ -23,7 +23,7 @@ impl Manager {
     pub(super) fn discover(&mut self) {
         self.found = Inventory::default();
         self.own = None;
-        self.asker.push(Request::get(What::Node(None), NodeInfo::ATTRIBUTE, 0, &[]));
+        self.asker.push(SmpRequest::get(What::Node(None), NodeInfo::ATTRIBUTE, 0, &[]));
     }
 
     /// An attribute has arrived in this phase.
@@ -109,16 +109,16 @@ impl Manager {
         let route = node.route.clone();
         let ports: Vec<u8> = node.ports.keys().copied().collect();
         let is_switch = node.switch.is_some();
-        self.asker.push(Request::get(What::Description(guid), NodeDescription::ATTRIBUTE, 0, &route));
+        self.asker.push(SmpRequest::get(What::Description(guid), NodeDescription::ATTRIBUTE, 0, &route));
         if is_switch {
-            self.asker.push(Request::get(What::Switch(guid), SwitchInfo::ATTRIBUTE, 0, &route));
+            self.asker.push(SmpRequest::get(What::Switch(guid), SwitchInfo::ATTRIBUTE, 0, &route));
         }
         ports.into_iter().for_each(|port| self.ask_port(PortId { node: guid, port }));
     }
 
     fn ask_port(&mut self, id: PortId) {
         let route = self.route(id);
-        self.asker.push(Request::get(What::Port(id), PortInfo::ATTRIBUTE, id.port.into(), &route));
+        self.asker.push(SmpRequest::get(What::Port(id), PortInfo::ATTRIBUTE, id.port.into(), &route));
     }
 
     fn port_found(&mut self, id: PortId) {
@@ -130,7 +130,7 @@ impl Manager {
         let leads_on = is_switch || self.own == Some(id);
         if is_cable && leads_on && !is_down && peer.is_none() && hops < usize::from(MAX_HOPS) {
             let route = self.route_through(id);
-            self.asker.push(Request::get(What::Node(Some(id)), NodeInfo::ATTRIBUTE, 0, &route));
+            self.asker.push(SmpRequest::get(What::Node(Some(id)), NodeInfo::ATTRIBUTE, 0, &route));
         }
         if is_switch && id.port != 0 {
             return;
@@ -138,17 +138,17 @@ impl Manager {
         let route = self.route(id);
         self.ask_pkeys(id, 0);
         if info.guid_cap > 1 {
-            self.asker.push(Request::get(What::Guids(id, 0), GuidInfo::ATTRIBUTE, 0, &route));
+            self.asker.push(SmpRequest::get(What::Guids(id, 0), GuidInfo::ATTRIBUTE, 0, &route));
         }
         if info.capability_mask & Capability::SM != 0 && self.own != Some(id) {
-            self.asker.push(Request::get(What::Manager(id), SmInfo::ATTRIBUTE, 0, &route));
+            self.asker.push(SmpRequest::get(What::Manager(id), SmInfo::ATTRIBUTE, 0, &route));
         }
     }
 
     fn ask_pkeys(&mut self, id: PortId, block: u16) {
         let route = self.route(id);
         let what = What::PKeys(id, block);
-        self.asker.push(Request::get(what, PKeyTable::ATTRIBUTE, block.into(), &route));
+        self.asker.push(SmpRequest::get(what, PKeyTable::ATTRIBUTE, block.into(), &route));
     }
 
     /// A block whose last entry is used may not be the last one in use.

@@ -16,7 +16,7 @@
 //! The better manager has the higher priority, or with equal priorities the lower GUID. One with
 //! another SM_Key does not count.
 
-use super::asker::{Request, What};
+use super::asker::{SmpRequest, What};
 use super::inherited::Inherited;
 use super::told::Told;
 use super::{Manager, Phase, Wishes};
@@ -41,9 +41,9 @@ pub(super) struct Role {
     /// Polls without a good answer.
     misses: u32,
     activity: u32,
-    /// A better manager is in the state DISCOVERING, or a manager has not said what it is. The first
-    /// sends no message when it becomes STANDBY, the second none when it can answer: only a sweep
-    /// finds out.
+    /// A better manager is in the state DISCOVERING, or a manager has not said what it is. The
+    /// first sends no message when it becomes STANDBY, the second none when it can answer: only a
+    /// sweep finds out.
     pub(super) rival: bool,
     /// A port says that it has a manager, which has not answered in this sweep: it has just started
     /// or ended.
@@ -171,7 +171,7 @@ impl Manager {
     }
 
     pub(super) fn poll_master(&mut self) {
-        self.asker.push(Request::get(What::Poll, SmInfo::ATTRIBUTE, 0, &self.role.watched));
+        self.asker.push(SmpRequest::get(What::Poll, SmInfo::ATTRIBUTE, 0, &self.role.watched));
     }
 
     /// The polled manager has answered, or not.
@@ -201,7 +201,7 @@ impl Manager {
     fn hand_over(&mut self, at: PortId) {
         self.sweep.phase = Phase::Handover;
         let attribute = (SmInfo::ATTRIBUTE, SmInfo::HANDOVER);
-        let request = Request::set(What::Handover(at), attribute, &self.route(at), self.sm_info());
+        let request = SmpRequest::set(What::Handover(at), attribute, &self.route(at), self.sm_info());
         self.asker.push(request);
     }
 

@@ -2,7 +2,7 @@
 //! administration has given.
 
 use super::Manager;
-use super::asker::{Request, What};
+use super::asker::{SmpRequest, What};
 use crate::inventory::{Port, PortId};
 use std::collections::VecDeque;
 use wire::smp::GuidInfo;
@@ -23,13 +23,13 @@ impl Manager {
     }
 
     /// Sets of the blocks that differ. Index 0 is the port's own GUID, which it does not take.
-    pub(super) fn guid_requests(&self, guid: u64) -> Vec<Request> {
+    pub(super) fn guid_requests(&self, guid: u64) -> Vec<SmpRequest> {
         let Some(node) = self.inventory.nodes.get(&guid) else { return Vec::new() };
         let ports = node.ports.iter().map(|(number, port)| (PortId { node: guid, port: *number }, port));
         ports.flat_map(|(id, port)| self.guid_blocks(id, port)).collect()
     }
 
-    fn guid_blocks(&self, id: PortId, port: &Port) -> Vec<Request> {
+    fn guid_blocks(&self, id: PortId, port: &Port) -> Vec<SmpRequest> {
         let aliases = self.wishes.aliases.get(&id).map(Vec::as_slice).unwrap_or_default();
         let mut requests = Vec::new();
         for (nth, guids) in (0u8..).zip(aliases.chunks(GUIDS)) {
@@ -42,7 +42,7 @@ impl Manager {
             let now = port.guids.get(from..from + GUIDS).unwrap_or(&[0; GUIDS]);
             if now != block.guids {
                 let attribute = (GuidInfo::ATTRIBUTE, nth.into());
-                requests.push(Request::set(What::Guids(id, nth), attribute, &self.route(id), block));
+                requests.push(SmpRequest::set(What::Guids(id, nth), attribute, &self.route(id), block));
             }
         }
         requests

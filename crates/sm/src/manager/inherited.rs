@@ -4,7 +4,7 @@
 //! Principal type: [`Inherited`].
 
 use super::Manager;
-use super::asker::{Request, What};
+use super::asker::{SmpRequest, What};
 use crate::inventory::{Inventory, Member, Node, PortId};
 use crate::routing::multicast::FIRST;
 use std::collections::{BTreeMap, VecDeque};
@@ -35,7 +35,7 @@ impl Manager {
     }
 
     /// The first block, for all ports.
-    pub(super) fn tree_requests(&self, guid: u64) -> Vec<Request> {
+    pub(super) fn tree_requests(&self, guid: u64) -> Vec<SmpRequest> {
         let Some(node) = self.inventory.nodes.get(&guid) else { return Vec::new() };
         (0..=node.info.ports / 16).filter_map(|position| get(node, guid, 0, position)).collect()
     }
@@ -75,11 +75,11 @@ impl Manager {
     }
 }
 
-fn get(node: &Node, guid: u64, block: u16, position: u8) -> Option<Request> {
+fn get(node: &Node, guid: u64, block: u16, position: u8) -> Option<SmpRequest> {
     let cap = node.switch.as_ref()?.info.multicast_cap;
     let modifier = u32::from(block) | u32::from(position) << 28;
     let what = What::Multicast(guid, block, position);
-    (block.checked_mul(ROWS)? < cap).then(|| Request::get(what, MulticastTable::ATTRIBUTE, modifier, &node.route))
+    (block.checked_mul(ROWS)? < cap).then(|| SmpRequest::get(what, MulticastTable::ATTRIBUTE, modifier, &node.route))
 }
 
 /// The end ports that the tables lead to. A switch in a tree that leads to none may be the way of a

@@ -3,7 +3,7 @@
 //! limited number. Adapters are first, as a switch has a table for each pair of ports.
 
 use super::Manager;
-use super::asker::{Request, What};
+use super::asker::{SmpRequest, What};
 use super::port_settings::lanes;
 use crate::inventory::{Node, Port, PortId};
 use std::collections::VecDeque;
@@ -20,29 +20,29 @@ impl Manager {
     }
 
     /// Gets of the tables that are not known, of ports with a link.
-    pub(super) fn lane_requests(&mut self, guid: u64) -> Vec<Request> {
+    pub(super) fn lane_requests(&mut self, guid: u64) -> Vec<SmpRequest> {
         let Some(node) = self.inventory.nodes.get(&guid) else { return Vec::new() };
         let ports = node.ports.iter().map(|(number, port)| (PortId { node: guid, port: *number }, port));
         let used = ports.filter(|(id, port)| is_used(id.port, port));
-        let mut requests: Vec<Request> = used.flat_map(|(id, port)| self.tables_of(id, node, port)).collect();
+        let mut requests: Vec<SmpRequest> = used.flat_map(|(id, port)| self.tables_of(id, node, port)).collect();
         requests.truncate(self.plan.reads_left);
         self.plan.reads_left -= requests.len();
         requests
     }
 
-    fn tables_of(&self, id: PortId, node: &Node, port: &Port) -> Vec<Request> {
+    fn tables_of(&self, id: PortId, node: &Node, port: &Port) -> Vec<SmpRequest> {
         let mut requests =
             if lanes(port.info.vls.operational) > 1 { self.lanes_of(id, node, port) } else { Vec::new() };
         let has_keys = node.switch.as_ref().is_some_and(|switch| switch.info.enforcement_cap > 0);
         if has_keys && port.pkeys.is_empty() {
             let modifier = u32::from(id.port) << 16;
-            requests.push(Request::get(What::PKeys(id, 0), PKeyTable::ATTRIBUTE, modifier, &self.route(id)));
+            requests.push(SmpRequest::get(What::PKeys(id, 0), PKeyTable::ATTRIBUTE, modifier, &self.route(id)));
         }
         requests
     }
 
     /// A port with one lane has no choice.
-    fn lanes_of(&self, id: PortId, node: &Node, port: &Port) -> Vec<Request> {
+    fn lanes_of(&self, id: PortId, node: &Node, port: &Port) -> Vec<SmpRequest> {
         let (is_switch, route, vls) = (node.switch.is_some(), self.route(id), port.info.vls);
         let number = if is_switch { u32::from(id.port) } else { 0 };
         let tables = [
@@ -53,17 +53,17 @@ impl Manager {
             let cap = usize::from(cap.min(64));
             (known.div_ceil(32)..cap.div_ceil(32)).map(move |nth| first + nth as u8)
         });
-        let mut requests: Vec<Request> = blocks
+        let mut requests: Vec<SmpRequest> = blocks
             .map(|block| {
                 let modifier = u32::from(block) << 16 | number;
-                Request::get(What::Arbitration(id, block), VlArbitration::ATTRIBUTE, modifier, &route)
+                SmpRequest::get(What::Arbitration(id, block), VlArbitration::ATTRIBUTE, modifier, &route)
             })
             .collect();
         let used = node.ports.iter().filter(|(number, port)| is_used(**number, port)).map(|(number, _)| *number);
         let ingresses = if is_switch { used.collect() } else { vec![0] };
         for ingress in ingresses.into_iter().filter(|ingress| !port.sl_to_vl.contains_key(ingress)) {
             let modifier = if is_switch { u32::from(ingress) << 8 | number } else { 0 };
-            requests.push(Request::get(What::SlToVl(id, ingress), SlToVl::ATTRIBUTE, modifier, &route));
+            requests.push(SmpRequest::get(What::SlToVl(id, ingress), SlToVl::ATTRIBUTE, modifier, &route));
         }
         requests
     }

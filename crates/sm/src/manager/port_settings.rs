@@ -1,7 +1,7 @@
 //! PortInfo, service levels and arbitration: what a port shall have. Not the states of links.
 
 use super::Manager;
-use super::asker::{Request, What};
+use super::asker::{SmpRequest, What};
 use crate::config::Qos;
 use crate::inventory::{Node, Port, PortId};
 use crate::partitions::table;
@@ -19,7 +19,7 @@ const DROP: u8 = 15;
 
 impl Manager {
     /// A Set of PortInfo, if the port differs from what it shall have.
-    pub(super) fn port_request(&self, id: PortId, node: &Node, port: &Port) -> Option<Request> {
+    pub(super) fn port_request(&self, id: PortId, node: &Node, port: &Port) -> Option<SmpRequest> {
         let now = without_states(port.info);
         let mut wanted = now;
         let has_lid = !is_switch(node.info.node_type) || id.port == 0;
@@ -67,7 +67,7 @@ impl Manager {
     }
 
     /// Sets of the tables of lanes that differ.
-    pub(super) fn qos_requests(&self, id: PortId, node: &Node, port: &Port) -> Vec<Request> {
+    pub(super) fn qos_requests(&self, id: PortId, node: &Node, port: &Port) -> Vec<SmpRequest> {
         let Some(qos) = &self.config.qos else { return Vec::new() };
         let is_switch = is_switch(node.info.node_type);
         // Port 0 of a switch, and ports without a link, send nothing.
@@ -86,7 +86,7 @@ impl Manager {
                     let ports = u32::from(ingress) << 8 | u32::from(id.port);
                     let modifier = if is_switch { ports } else { 0 };
                     let what = What::SlToVl(id, ingress);
-                    requests.push(Request::set(what, (SlToVl::ATTRIBUTE, modifier), &route, wanted));
+                    requests.push(SmpRequest::set(what, (SlToVl::ATTRIBUTE, modifier), &route, wanted));
                 }
             }
         }
@@ -101,7 +101,7 @@ fn arbitration(
     qos: &Qos,
     (lanes, is_switch): (u8, bool),
     route: &[u8],
-    requests: &mut Vec<Request>,
+    requests: &mut Vec<SmpRequest>,
 ) {
     let vls = &port.info.vls;
     let tables = [
@@ -123,7 +123,7 @@ fn arbitration(
             let number = if is_switch { id.port } else { 0 };
             let modifier = u32::from(first + nth) << 16 | u32::from(number);
             let what = What::Arbitration(id, first + nth);
-            requests.push(Request::set(what, (VlArbitration::ATTRIBUTE, modifier), route, block));
+            requests.push(SmpRequest::set(what, (VlArbitration::ATTRIBUTE, modifier), route, block));
         }
     }
 }

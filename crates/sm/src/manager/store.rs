@@ -1,7 +1,7 @@
 //! Answers: an attribute becomes part of the inventory, whether it was read or set. Not what
 //! follows in a sweep.
 
-use super::asker::{Request, What};
+use super::asker::{SmpRequest, What};
 use super::{Manager, Phase};
 use crate::event::Problem;
 use crate::inventory::{Inventory, PortId};
@@ -13,7 +13,7 @@ use wire::smp::{
 
 impl Manager {
     /// A request was answered.
-    pub(super) fn answered(&mut self, request: &Request, smp: &Smp) {
+    pub(super) fn answered(&mut self, request: &SmpRequest, smp: &Smp) {
         match request.what {
             What::Poll => return self.polled(Some(smp)),
             What::Handover(at) => return self.handed_over(at, Some(smp)),
@@ -36,7 +36,7 @@ impl Manager {
         }
     }
 
-    fn refused(&mut self, request: &Request, status: u16) {
+    fn refused(&mut self, request: &SmpRequest, status: u16) {
         // Tables of lanes are only shown.
         if self.sweep.phase == Phase::Lanes {
             return;
@@ -51,7 +51,7 @@ impl Manager {
     }
 
     /// A request was sent as often as it may be, without an answer. What a Set has done is unknown.
-    pub(super) fn unanswered(&mut self, request: &Request) {
+    pub(super) fn unanswered(&mut self, request: &SmpRequest) {
         match request.what {
             What::Poll => return self.polled(None),
             What::Handover(at) => return self.handed_over(at, None),

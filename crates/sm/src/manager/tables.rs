@@ -1,7 +1,7 @@
 //! The forwarding tables of one switch: the blocks that differ.
 
 use super::Manager;
-use super::asker::{Request, What};
+use super::asker::{SmpRequest, What};
 use crate::event::Problem;
 use crate::inventory::Switch;
 use crate::routing::NO_ROUTE;
@@ -15,7 +15,7 @@ const ROWS: u16 = 32;
 
 impl Manager {
     /// SwitchInfo and the linear table.
-    pub(super) fn switch_requests(&mut self, guid: u64) -> Vec<Request> {
+    pub(super) fn switch_requests(&mut self, guid: u64) -> Vec<SmpRequest> {
         let mut requests = Vec::new();
         let Some(table) = self.plan.linear.remove(&guid) else { return requests };
         let Some(node) = self.inventory.nodes.get(&guid) else { return requests };
@@ -30,7 +30,7 @@ impl Manager {
         if info.linear_top != top || info.port_state_change {
             let wanted = SwitchInfo { linear_top: top, ..info };
             let attribute = (SwitchInfo::ATTRIBUTE, 0);
-            requests.push(Request::set(What::Switch(guid), attribute, &node.route, wanted));
+            requests.push(SmpRequest::set(What::Switch(guid), attribute, &node.route, wanted));
         }
         for (nth, ports) in (0u16..).zip(table.chunks(LIDS)) {
             let mut block = LinearTable { ports: [NO_ROUTE; LIDS] };
@@ -38,7 +38,7 @@ impl Manager {
             let from = usize::from(nth) * LIDS;
             if switch.linear.get(from..from + LIDS).is_none_or(|own| own != block.ports) {
                 let attribute = (LinearTable::ATTRIBUTE, u32::from(nth));
-                requests.push(Request::set(What::Linear(guid, nth), attribute, &node.route, block));
+                requests.push(SmpRequest::set(What::Linear(guid, nth), attribute, &node.route, block));
             }
         }
         requests
@@ -53,7 +53,7 @@ impl Manager {
     }
 
     /// The multicast table, and its end.
-    pub(super) fn multicast_requests(&mut self, guid: u64) -> Vec<Request> {
+    pub(super) fn multicast_requests(&mut self, guid: u64) -> Vec<SmpRequest> {
         let mut requests = Vec::new();
         let Some(node) = self.inventory.nodes.get(&guid) else { return requests };
         let Some(switch) = &node.switch else { return requests };
@@ -63,7 +63,7 @@ impl Manager {
         if mask & Capability::MULTICAST_TOP != 0 && switch.info.multicast_top != top {
             // The change of a port stays to be seen.
             let wanted = SwitchInfo { multicast_top: top, port_state_change: false, ..switch.info };
-            requests.push(Request::set(What::Switch(guid), (SwitchInfo::ATTRIBUTE, 0), &node.route, wanted));
+            requests.push(SmpRequest::set(What::Switch(guid), (SwitchInfo::ATTRIBUTE, 0), &node.route, wanted));
         }
         // Blocks that were set, and may have rows of groups that have gone.
         let known = switch.multicast.last_key_value().map_or(0, |(last, _)| last + 1);
@@ -72,7 +72,7 @@ impl Manager {
                 if let Some(table) = self.multicast_block(guid, switch, block, position) {
                     let modifier = u32::from(block) | u32::from(position) << 28;
                     let what = What::Multicast(guid, block, position);
-                    requests.push(Request::set(what, (MulticastTable::ATTRIBUTE, modifier), &node.route, table));
+                    requests.push(SmpRequest::set(what, (MulticastTable::ATTRIBUTE, modifier), &node.route, table));
                 }
             }
         }

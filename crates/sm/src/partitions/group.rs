@@ -1,5 +1,5 @@
 //! The multicast groups of a partition: that of IPoIB broadcasts, and those that the file names.
-//! They exist without members. Principal type: [`Group`].
+//! They exist without members. Principal type: [`PartitionGroup`].
 
 use super::Partition;
 use wire::cm::Gid;
@@ -39,7 +39,7 @@ pub struct Shared {
 
 /// A multicast group that the file names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Group {
+pub struct PartitionGroup {
     /// Its GID.
     pub mgid: Gid,
     /// What its members share.
@@ -61,7 +61,7 @@ impl Partition {
     /// The records of its groups, one for each scope.
     #[must_use]
     pub fn records(&self) -> Vec<McMemberRecord> {
-        let broadcast = Group { mgid: broadcast(self.pkey), shared: self.shared };
+        let broadcast = PartitionGroup { mgid: broadcast(self.pkey), shared: self.shared };
         let all = self.ipoib.then_some(broadcast).into_iter().chain(self.groups.iter().copied());
         all.flat_map(|group| {
             let scopes = if group.shared.scopes == 0 { 1 << LINK_LOCAL_SCOPE } else { group.shared.scopes };
@@ -70,7 +70,7 @@ impl Partition {
         .collect()
     }
 
-    fn record(&self, Group { mut mgid, shared }: Group, scope: u8) -> McMemberRecord {
+    fn record(&self, PartitionGroup { mut mgid, shared }: PartitionGroup, scope: u8) -> McMemberRecord {
         mgid[1] = mgid[1] & 0xf0 | scope;
         let qkey = shared.qkey.unwrap_or(if is_of_ip(&mgid) { IPOIB_QKEY } else { 0 });
         McMemberRecord {

@@ -2,7 +2,7 @@
 //! group ends with its line. The function is [`Partitions::parse`].
 
 use super::group::is_of_ip;
-use super::{DEFAULT, FULL, Group, Membership, Partition, Partitions, Shared, Who};
+use super::{DEFAULT, FULL, Membership, Partition, PartitionGroup, Partitions, Shared, Who};
 use crate::lids::number;
 use std::net::Ipv6Addr;
 
@@ -12,7 +12,7 @@ const LONGEST: usize = 16 << 20;
 /// Why a file of partitions is refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}: {what}")]
-pub struct Malformed {
+pub struct PartitionsError {
     /// The line on which the definition begins, from 1.
     pub line: usize,
     /// What is wrong, and what would be right.
@@ -25,13 +25,13 @@ impl Partitions {
     ///
     /// # Errors
     /// A definition is malformed.
-    pub fn parse(text: &str) -> Result<Partitions, Malformed> {
+    pub fn parse(text: &str) -> Result<Partitions, PartitionsError> {
         if text.len() > LONGEST {
-            return Err(Malformed { line: 1, what: format!("the file has more than {LONGEST} bytes") });
+            return Err(PartitionsError { line: 1, what: format!("the file has more than {LONGEST} bytes") });
         }
         let mut list: Vec<Partition> = Vec::new();
         for (line, definition) in definitions(text) {
-            let partition = define(&definition, &list).map_err(|what| Malformed { line, what })?;
+            let partition = define(&definition, &list).map_err(|what| PartitionsError { line, what })?;
             match list.iter_mut().find(|other| other.pkey == partition.pkey) {
                 Some(other) => {
                     other.members.extend(partition.members);
@@ -149,7 +149,7 @@ fn shared(name: &str, value: &str, shared: &mut Shared) -> Result<bool, String> 
 }
 
 /// A group: `mgid=GID` and its flags. Those that it does not name are the partition's.
-fn multicast(text: &str, partition: &Partition) -> Result<Group, String> {
+fn multicast(text: &str, partition: &Partition) -> Result<PartitionGroup, String> {
     let mut words = text.split(',').map(str::trim);
     let first = words.next().unwrap_or_default();
     let mgid = halves(first).1.parse().map(|gid: Ipv6Addr| gid.octets());
@@ -174,7 +174,7 @@ fn multicast(text: &str, partition: &Partition) -> Result<Group, String> {
         }
         mgid[4..6].copy_from_slice(&pkey);
     }
-    Ok(Group { mgid, shared: own })
+    Ok(PartitionGroup { mgid, shared: own })
 }
 
 fn halves(word: &str) -> (&str, &str) {

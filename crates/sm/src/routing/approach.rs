@@ -9,12 +9,12 @@ pub(crate) struct Approach {
     /// The cost of each switch: a link that may be used leads to a switch with one less.
     pub(super) cost: Vec<u16>,
     /// Which links may be used.
-    pub(super) way: Vec<Way>,
+    pub(super) way: Vec<Direction>,
 }
 
 /// The links that a switch may use towards a destination.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Way {
+pub(crate) enum Direction {
     /// All.
     Any,
     /// Those that go up.

@@ -8,7 +8,7 @@ use wire::smp::NodeType;
 #[derive(Clone, Debug, Default)]
 pub struct Graph {
     /// The switches.
-    pub switches: Vec<Switch>,
+    pub switches: Vec<SwitchVertex>,
     /// The number of each node GUID.
     pub index: HashMap<u64, usize>,
     /// The last LID in use.
@@ -17,7 +17,7 @@ pub struct Graph {
 
 /// A switch.
 #[derive(Clone, Debug, Default)]
-pub struct Switch {
+pub struct SwitchVertex {
     /// The node's GUID.
     pub guid: u64,
     /// The links to other switches, by port.
@@ -57,8 +57,8 @@ impl Graph {
         graph
     }
 
-    fn switch(&self, inventory: &Inventory, guid: u64) -> Switch {
-        let mut switch = Switch { guid, ..Switch::default() };
+    fn switch(&self, inventory: &Inventory, guid: u64) -> SwitchVertex {
+        let mut switch = SwitchVertex { guid, ..SwitchVertex::default() };
         let Some(node) = inventory.nodes.get(&guid) else { return switch };
         for (number, port) in &node.ports {
             if *number == 0 {

@@ -1,13 +1,13 @@
 //! Shortest paths to a switch. The function is [`approach`].
 
-use super::approach::{Approach, FAR, Way};
+use super::approach::{Approach, Direction, FAR};
 use super::graph::Graph;
 use std::collections::VecDeque;
 
 /// How all switches reach `destination` with the fewest links.
 pub(super) fn approach(graph: &Graph, destination: usize) -> Approach {
     let cost = distances(graph, destination);
-    Approach { way: vec![Way::Any; cost.len()], cost }
+    Approach { way: vec![Direction::Any; cost.len()], cost }
 }
 
 /// The links between each switch and one of them.

@@ -1,6 +1,6 @@
 //! Which of the links that lead nearer a LID takes. Principal type: [`Spread`].
 
-use super::approach::{Approach, FAR, NO_ROUTE, Way};
+use super::approach::{Approach, Direction, FAR, NO_ROUTE};
 use super::graph::{Graph, Link};
 use super::order::Order;
 use crate::config::Engine;
@@ -70,9 +70,9 @@ impl<'a> Spread<'a> {
         let above = || self.order.is_some_and(|order| order.is_above(link.peer, at));
         nearer
             && match approach.way[at] {
-                Way::Any => true,
-                Way::Up => above(),
-                Way::Down => !above() && approach.way[link.peer] == Way::Down,
+                Direction::Any => true,
+                Direction::Up => above(),
+                Direction::Down => !above() && approach.way[link.peer] == Direction::Down,
             }
     }
 

@@ -2,7 +2,7 @@
 //! each switch a way down, because a switch with a way down always takes it. So no circle of
 //! channels is possible. The function is [`approach`].
 
-use super::approach::{Approach, FAR, Way};
+use super::approach::{Approach, Direction, FAR};
 use super::graph::Graph;
 use super::order::Order;
 use super::shortest::search;
@@ -11,12 +11,12 @@ use std::collections::VecDeque;
 /// How all switches reach `destination`.
 pub(super) fn approach(graph: &Graph, order: &Order, destination: usize) -> Approach {
     let mut cost = vec![FAR; graph.switches.len()];
-    let mut way = vec![Way::Any; cost.len()];
+    let mut way = vec![Direction::Any; cost.len()];
     cost[destination] = 0;
     // The switches above the destination have a way down.
     search(graph, &mut cost, VecDeque::from([destination]), |from, to| order.is_above(to, from));
     for (way, _) in way.iter_mut().zip(&cost).filter(|(_, cost)| **cost != FAR) {
-        *way = Way::Down;
+        *way = Direction::Down;
     }
     // The others go up. All switches above one are ready before it.
     for &at in &order.sorted {
@@ -27,7 +27,7 @@ pub(super) fn approach(graph: &Graph, order: &Order, destination: usize) -> Appr
         let nearest = above.map(|link| cost[link.peer]).filter(|cost| *cost != FAR).min();
         if let Some(nearest) = nearest {
             cost[at] = nearest.saturating_add(1);
-            way[at] = Way::Up;
+            way[at] = Direction::Up;
         }
     }
     // From one root to another there may be no way but down and up. No adapter's packet takes it:

@@ -3,7 +3,7 @@
 //! [`Aliases`].
 
 use super::index::Index;
-use super::request::{Answer, Refusal, Request};
+use super::request::{Answer, Refusal, SaRequest};
 use crate::groups::Groups;
 use crate::inventory::{Port, PortId};
 use std::collections::BTreeMap;
@@ -32,7 +32,7 @@ impl Aliases {
     /// Sets or deletes aliases of the asker's port. A GUID of zero asks for one that the manager
     /// chooses. The answer has the whole block as it is now: a GUID that another port has is not in
     /// it. Returns also whether there is something new.
-    pub(super) fn change(&mut self, request: &Request<'_>, index: &mut Index, groups: &Groups) -> (Answer, bool) {
+    pub(super) fn change(&mut self, request: &SaRequest<'_>, index: &mut Index, groups: &Groups) -> (Answer, bool) {
         let (id, port, named) = match named(request) {
             Ok(named) => named,
             Err(refusal) => return (Err(refusal), false),
@@ -83,7 +83,7 @@ impl Aliases {
 }
 
 /// The port that a change is about, and the indexes that it names.
-fn named<'a>(request: &Request<'a>) -> Result<(PortId, &'a Port, Vec<usize>), Refusal> {
+fn named<'a>(request: &SaRequest<'a>) -> Result<(PortId, &'a Port, Vec<usize>), Refusal> {
     let wanted: Record = request.template();
     if !request.asks(Record::LID | Record::BLOCK) {
         return Err(Refusal(STATUS_INSUFFICIENT_COMPONENTS));
@@ -111,7 +111,7 @@ fn record(index: &Index, id: PortId, port: &Port, block: u8) -> Record {
 }
 
 /// Answers GUIDInfoRecord, with all blocks of a port.
-pub(super) fn query(request: &Request<'_>, index: &Index) -> Answer {
+pub(super) fn query(request: &SaRequest<'_>, index: &Index) -> Answer {
     let template: Record = request.template();
     let mut records = request.records::<Record>();
     for (id, _, port) in request.end_ports(request.asks(Record::LID).then_some(template.lid)) {

@@ -1,6 +1,6 @@
 //! Subscriptions to notices. Not how reports are sent. Principal type: [`Subscriptions`].
 
-use super::request::{Answer, Peer, Refusal, Request};
+use super::request::{Answer, Peer, Refusal, SaRequest};
 use crate::inventory::PortId;
 use wire::notice::{InformInfo, Notice};
 use wire::sa::{InformInfoRecord, STATUS_INVALID_REQUEST, STATUS_NO_RESOURCES};
@@ -33,7 +33,7 @@ fn same(one: &InformInfo, other: &InformInfo) -> bool {
 
 impl Subscriptions {
     /// Subscribes, or ends a subscription.
-    pub(super) fn set(&mut self, request: &Request<'_>) -> Answer {
+    pub(super) fn set(&mut self, request: &SaRequest<'_>) -> Answer {
         let info: InformInfo = request.template();
         let subscribes = info.subscribe == 1;
         let qpn = if subscribes || info.qpn == 0 { request.from.qpn } else { info.qpn };
@@ -60,7 +60,7 @@ impl Subscriptions {
     }
 
     /// Answers InformInfoRecord. Without the SM_Key, only the asker's own subscriptions.
-    pub(super) fn query(&self, request: &Request<'_>) -> Answer {
+    pub(super) fn query(&self, request: &SaRequest<'_>) -> Answer {
         let template: InformInfoRecord = request.template();
         let mut records = request.records::<InformInfoRecord>();
         for (number, known) in (0..).zip(&self.all) {

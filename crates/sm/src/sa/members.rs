@@ -3,7 +3,7 @@
 
 use super::index::{self, Index};
 use super::paths::{EXACTLY, carries, choose_mtu, choose_rate};
-use super::request::{Answer, Refusal, Request, common, gid, pkeys};
+use super::request::{Answer, Refusal, SaRequest, common, gid, pkeys};
 use crate::groups::{Group, Groups, Joiner};
 use crate::inventory::Inventory;
 use wire::grh::{LINK_LOCAL_SCOPE, is_beyond_subnet};
@@ -40,7 +40,7 @@ pub(super) fn cap(inventory: &Inventory) -> u16 {
 
 /// The port that a join or a leave is about. One asks for another port if both are in a common
 /// partition.
-fn member(request: &Request<'_>, index: &Index, record: &Record) -> Result<Joiner, Refusal> {
+fn member(request: &SaRequest<'_>, index: &Index, record: &Record) -> Result<Joiner, Refusal> {
     if !request.asks(MEMBERSHIP) {
         return Err(Refusal(STATUS_INSUFFICIENT_COMPONENTS));
     }
@@ -55,7 +55,7 @@ fn member(request: &Request<'_>, index: &Index, record: &Record) -> Result<Joine
 
 /// Whether the asker may change a membership: another port's only if that has not joined by itself,
 /// and he is in the partition of the group.
-fn may_change(request: &Request<'_>, group: &Group, id: Joiner) -> bool {
+fn may_change(request: &SaRequest<'_>, group: &Group, id: Joiner) -> bool {
     let joined_itself = group.members.contains_key(&id) && !group.proxies.contains(&id);
     let own = request.inventory.port(request.asker).map_or(&[][..], pkeys);
     let is_in = || common(own, &[group.record.pkey | 0x8000]).is_some();
@@ -64,7 +64,7 @@ fn may_change(request: &Request<'_>, group: &Group, id: Joiner) -> bool {
 
 /// Joins a port to a group, which the first full member makes.
 pub(super) fn join(
-    request: &Request<'_>,
+    request: &SaRequest<'_>,
     index: &Index,
     groups: &mut Groups,
     life: u8,
@@ -126,7 +126,7 @@ pub(super) fn join(
 
 /// The record of a new group.
 fn creation(
-    request: &Request<'_>,
+    request: &SaRequest<'_>,
     wanted: Record,
     (mtu, rate): (u8, u8),
     life: u8,
@@ -175,7 +175,7 @@ const fn hop_limit(scope: u8) -> u8 {
 }
 
 /// Takes bits of a port's membership.
-pub(super) fn leave(request: &Request<'_>, index: &Index, groups: &mut Groups) -> Result<Joined, Refusal> {
+pub(super) fn leave(request: &SaRequest<'_>, index: &Index, groups: &mut Groups) -> Result<Joined, Refusal> {
     let invalid = Refusal(STATUS_INVALID_REQUEST);
     let wanted: Record = request.template();
     let id = member(request, index, &wanted)?;
@@ -190,7 +190,7 @@ pub(super) fn leave(request: &Request<'_>, index: &Index, groups: &mut Groups) -
 
 /// Answers queries. With the SM_Key there is a record for each member; without it, a record for
 /// each group, and members stay hidden.
-pub(super) fn query(request: &Request<'_>, groups: &Groups) -> Answer {
+pub(super) fn query(request: &SaRequest<'_>, groups: &Groups) -> Answer {
     let template: Record = request.template();
     let mut records = request.records::<Record>();
     let own = request.inventory.port(request.asker).map_or(&[][..], pkeys);

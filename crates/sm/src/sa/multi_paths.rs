@@ -1,10 +1,10 @@
 //! MultiPathRecord: paths between several sources and several destinations. Not which path a pair
 //! has ([`super::paths`]). The function is [`multi_paths`].
 
-use super::Config;
+use super::SaConfig;
 use super::index::Index;
 use super::paths::paths;
-use super::request::{Answer, Refusal, Request};
+use super::request::{Answer, Refusal, SaRequest};
 use super::walk::egresses;
 use crate::inventory::{Inventory, PortId};
 use std::collections::HashMap;
@@ -61,7 +61,7 @@ fn template(wanted: &Multi) -> PathRecord {
 /// Answers MultiPathRecord with PathRecords, as many as the request wants in all. The first ones
 /// have each source and each destination once. A second path of a pair comes after all pairs.
 /// With an IndependenceSelector, paths with few links in common come first.
-pub(super) fn multi_paths(request: &Request<'_>, index: &Index, config: &Config) -> Answer {
+pub(super) fn multi_paths(request: &SaRequest<'_>, index: &Index, config: &SaConfig) -> Answer {
     let wanted: Multi = request.template();
     if !request.asks(Multi::SOURCES | Multi::DESTINATIONS) {
         return Err(Refusal(STATUS_INSUFFICIENT_COMPONENTS));
@@ -79,7 +79,7 @@ pub(super) fn multi_paths(request: &Request<'_>, index: &Index, config: &Config)
     for (source, target) in turns {
         let mut data = [0; DATA_LEN];
         PathRecord { sgid: sgids[source], dgid: others[target], ..template(&wanted) }.write(&mut data);
-        let mut pair = Request { mask, data: &data, ..*request };
+        let mut pair = SaRequest { mask, data: &data, ..*request };
         pair.header.method = METHOD_GET_TABLE;
         pairs.push(paths(&pair, index, config)?);
     }

@@ -1,10 +1,10 @@
 //! PathRecord: paths between end ports, and to multicast groups. Not how a packet is routed
 //! ([`super::walk`]). The functions are [`paths`] and [`to_group`].
 
-use super::Config;
+use super::SaConfig;
 use super::index::{Index, is_beyond};
-use super::request::{Answer, Records, Refusal, Request, common, pkeys};
-use super::walk::{Way, walk};
+use super::request::{Answer, Records, Refusal, SaRequest, common, pkeys};
+use super::walk::{PathLimits, walk};
 use crate::inventory::{Port, PortId};
 use wire::cm::Gid;
 use wire::layout::matches;
@@ -27,7 +27,7 @@ struct Ends {
     gid: Option<Gid>,
 }
 
-fn ends(request: &Request<'_>, index: &Index, gid: Option<Gid>, lid: Option<u16>) -> Result<Ends, Refusal> {
+fn ends(request: &SaRequest<'_>, index: &Index, gid: Option<Gid>, lid: Option<u16>) -> Result<Ends, Refusal> {
     let by_gid = match gid {
         Some(gid) => Some(index.find(request.prefix, gid).ok_or(Refusal(STATUS_INVALID_GID))?),
         None => None,
@@ -44,7 +44,7 @@ fn ends(request: &Request<'_>, index: &Index, gid: Option<Gid>, lid: Option<u16>
 
 /// The router for the destinations of other subnets. Any of them will do: if another one is nearer,
 /// it sends the packet on to that one.
-fn routers(request: &Request<'_>, gid: Gid, lid: Option<u16>) -> Result<Ends, Refusal> {
+fn routers(request: &SaRequest<'_>, gid: Gid, lid: Option<u16>) -> Result<Ends, Refusal> {
     let ports = request
         .inventory
         .end_ports()
@@ -55,7 +55,7 @@ fn routers(request: &Request<'_>, gid: Gid, lid: Option<u16>) -> Result<Ends, Re
 }
 
 /// Answers PathRecord. A group is a destination too.
-pub(super) fn paths(request: &Request<'_>, index: &Index, config: &Config) -> Answer {
+pub(super) fn paths(request: &SaRequest<'_>, index: &Index, config: &SaConfig) -> Answer {
     let template: PathRecord = request.template();
     let mut records = request.records::<PathRecord>();
     let asked = |component, value: Gid| request.asks(component).then_some(value);
@@ -84,11 +84,11 @@ pub(super) fn paths(request: &Request<'_>, index: &Index, config: &Config) -> An
 }
 
 struct Pair<'a> {
-    request: &'a Request<'a>,
+    request: &'a SaRequest<'a>,
     template: &'a PathRecord,
     source: PortId,
     target: PortId,
-    config: &'a Config,
+    config: &'a SaConfig,
 }
 
 impl Pair<'_> {
@@ -204,12 +204,12 @@ pub(super) fn choose_rate(most: u8, (selector, wanted): (u8, u8)) -> Option<u8> 
 
 /// What one port carries: its MTU and its rate, as codes.
 pub(super) fn carries(port: &Port) -> (u8, u8) {
-    let way = Way::of(port);
+    let way = PathLimits::of(port);
     (way.mtu, way.rate())
 }
 
 /// Answers PathRecord for a group.
-pub(super) fn to_group(request: &Request<'_>, group: &McMemberRecord) -> Answer {
+pub(super) fn to_group(request: &SaRequest<'_>, group: &McMemberRecord) -> Answer {
     let template: PathRecord = request.template();
     let mut records = request.records::<PathRecord>();
     records.push(PathRecord {

@@ -1,7 +1,7 @@
 //! Records that show attributes of the inventory: nodes, ports, switches, tables and links. Not
 //! paths. The functions answer one attribute each.
 
-use super::request::{Answer, Refusal, Request};
+use super::request::{Answer, Refusal, SaRequest};
 use crate::inventory::{Port, PortId};
 use wire::layout::Layout;
 use wire::sa::{
@@ -14,7 +14,7 @@ use wire::smp::{LinearTable, MulticastTable, PKeyTable, VlArbitration};
 const MATCH_CAPABILITIES: u32 = 1 << 31;
 
 /// Answers NodeRecord.
-pub(super) fn nodes(request: &Request<'_>) -> Answer {
+pub(super) fn nodes(request: &SaRequest<'_>) -> Answer {
     let template: NodeRecord = request.template();
     let mut records = request.records::<NodeRecord>();
     for (id, node, port) in request.end_ports(request.asks(NodeRecord::LID).then_some(template.lid)) {
@@ -28,7 +28,7 @@ pub(super) fn nodes(request: &Request<'_>) -> Answer {
 
 /// Calls `each` with the LID and every port of the nodes that the asker may hear of.
 fn ports(
-    request: &Request<'_>,
+    request: &SaRequest<'_>,
     lid: Option<u16>,
     mut each: impl FnMut(u16, PortId, &Port) -> Result<(), Refusal>,
 ) -> Result<(), Refusal> {
@@ -45,7 +45,7 @@ fn ports(
 }
 
 /// Answers PortInfoRecord. Without the SM_Key, management keys are zeros, also when compared.
-pub(super) fn port_infos(request: &Request<'_>) -> Answer {
+pub(super) fn port_infos(request: &SaRequest<'_>) -> Answer {
     let template: PortInfoRecord = request.template();
     let mut records = request.records::<PortInfoRecord>();
     let mut mask = request.mask & !PortInfoRecord::LID & !PortInfoRecord::OPTIONS;
@@ -69,7 +69,7 @@ pub(super) fn port_infos(request: &Request<'_>) -> Answer {
 }
 
 /// Answers P_KeyTableRecord, to those with the SM_Key.
-pub(super) fn pkey_tables(request: &Request<'_>) -> Answer {
+pub(super) fn pkey_tables(request: &SaRequest<'_>) -> Answer {
     if !request.trusted {
         return Err(Refusal(STATUS_INVALID_REQUEST));
     }
@@ -90,7 +90,7 @@ pub(super) fn pkey_tables(request: &Request<'_>) -> Answer {
 
 /// Answers SLtoVLMappingTableRecord. An adapter has one table, and the template's ports do not
 /// count. A table that the manager does not know is shown as zeros.
-pub(super) fn sl_to_vl(request: &Request<'_>) -> Answer {
+pub(super) fn sl_to_vl(request: &SaRequest<'_>) -> Answer {
     let template: SlToVlRecord = request.template();
     let mut records = request.records::<SlToVlRecord>();
     let both = SlToVlRecord::IN_PORT | SlToVlRecord::OUT_PORT;
@@ -116,7 +116,7 @@ pub(super) fn sl_to_vl(request: &Request<'_>) -> Answer {
 /// Answers VLArbitrationTableRecord, with four blocks for each port. The port of an adapter does
 /// not count in the template. Entries that the port does not have, or that the manager does not
 /// know, are zeros.
-pub(super) fn arbitration(request: &Request<'_>) -> Answer {
+pub(super) fn arbitration(request: &SaRequest<'_>) -> Answer {
     let template: VlArbitrationRecord = request.template();
     let mut records = request.records::<VlArbitrationRecord>();
     let lid = request.asks(VlArbitrationRecord::LID).then_some(template.lid);
@@ -137,7 +137,7 @@ pub(super) fn arbitration(request: &Request<'_>) -> Answer {
 }
 
 /// Answers SMInfoRecord. Without the SM_Key, the key is zeros.
-pub(super) fn managers(request: &Request<'_>) -> Answer {
+pub(super) fn managers(request: &SaRequest<'_>) -> Answer {
     let template: SmInfoRecord = request.template();
     let mut records = request.records::<SmInfoRecord>();
     for (_, _, port) in request.end_ports(request.asks(SmInfoRecord::LID).then_some(template.lid)) {
@@ -151,7 +151,7 @@ pub(super) fn managers(request: &Request<'_>) -> Answer {
 }
 
 /// Answers SwitchInfoRecord.
-pub(super) fn switches(request: &Request<'_>) -> Answer {
+pub(super) fn switches(request: &SaRequest<'_>) -> Answer {
     let template: SwitchInfoRecord = request.template();
     let mut records = request.records::<SwitchInfoRecord>();
     for (_, node, port) in request.end_ports(request.asks(SwitchInfoRecord::LID).then_some(template.lid)) {
@@ -164,7 +164,7 @@ pub(super) fn switches(request: &Request<'_>) -> Answer {
 }
 
 /// Answers LinearForwardingTableRecord.
-pub(super) fn linear_tables(request: &Request<'_>) -> Answer {
+pub(super) fn linear_tables(request: &SaRequest<'_>) -> Answer {
     let template: LinearTableRecord = request.template();
     let mut records = request.records::<LinearTableRecord>();
     for (_, node, port) in request.end_ports(request.asks(LinearTableRecord::LID).then_some(template.lid)) {
@@ -180,7 +180,7 @@ pub(super) fn linear_tables(request: &Request<'_>) -> Answer {
 }
 
 /// Answers MulticastForwardingTableRecord, with the blocks that are in use.
-pub(super) fn multicast_tables(request: &Request<'_>) -> Answer {
+pub(super) fn multicast_tables(request: &SaRequest<'_>) -> Answer {
     let template: MulticastTableRecord = request.template();
     let mut records = request.records::<MulticastTableRecord>();
     for (_, node, port) in request.end_ports(request.asks(MulticastTableRecord::LID).then_some(template.lid)) {
@@ -206,7 +206,7 @@ pub(super) fn multicast_tables(request: &Request<'_>) -> Answer {
 }
 
 /// Answers LinkRecord.
-pub(super) fn links(request: &Request<'_>) -> Answer {
+pub(super) fn links(request: &SaRequest<'_>) -> Answer {
     let template: LinkRecord = request.template();
     let mut records = request.records::<LinkRecord>();
     let lid = request.asks(LinkRecord::FROM_LID).then_some(template.from_lid);

@@ -1,5 +1,5 @@
 //! A request of subnet administration, and the records of its answer. Not what they say. Principal
-//! types: [`Request`], [`Records`].
+//! types: [`SaRequest`], [`Records`].
 
 use crate::inventory::{Inventory, Node, Port, PortId};
 use wire::cm::Gid;
@@ -31,7 +31,7 @@ pub(super) type Answer = Result<Records, Refusal>;
 
 /// A request.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Request<'a> {
+pub(super) struct SaRequest<'a> {
     pub(super) inventory: &'a Inventory,
     pub(super) from: Peer,
     /// The port that asks.
@@ -47,7 +47,7 @@ pub(super) struct Request<'a> {
     pub(super) longest: usize,
 }
 
-impl<'a> Request<'a> {
+impl<'a> SaRequest<'a> {
     /// The template.
     pub(super) fn template<R: Layout + Default>(&self) -> R {
         R::read(self.data).unwrap_or_default()

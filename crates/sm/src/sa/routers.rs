@@ -66,7 +66,7 @@ impl Sa {
         let states = if fits { states } else { BTreeMap::new() };
         let (changed, deleted) = self.groups.set(&mgid, |id| is_router(inventory, id), &states)?;
         if changed || created || deleted {
-            self.tell(super::Event::GroupsChanged);
+            self.tell(super::SaEvent::GroupsChanged);
         }
         if created {
             self.group_notice(inventory, Notice::GROUP_CREATED, mgid, now);

@@ -1,7 +1,7 @@
 //! ServiceRecord: the registry of services, with leases. Principal type: [`Services`].
 
 use super::index::{Index, is_of_subnet};
-use super::request::{Answer, Refusal, Request, common, pkeys};
+use super::request::{Answer, Refusal, SaRequest, common, pkeys};
 use crate::inventory::PortId;
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -18,7 +18,7 @@ const MOST: usize = 4096;
 const MOST_OF_PORT: usize = 64;
 
 #[derive(Clone, Debug)]
-struct Service {
+struct ServiceLease {
     record: ServiceRecord,
     port: PortId,
     /// When the lease ends; nothing if it does not.
@@ -28,23 +28,23 @@ struct Service {
 /// The services, by their id, port and partition.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Services {
-    services: BTreeMap<(u64, Gid, u16), Service>,
+    services: BTreeMap<(u64, Gid, u16), ServiceLease>,
 }
 
-fn identity(request: &Request<'_>, record: &ServiceRecord) -> (u64, Gid, u16) {
+fn identity(request: &SaRequest<'_>, record: &ServiceRecord) -> (u64, Gid, u16) {
     let pkey = if request.asks(ServiceRecord::PKEY) { record.pkey } else { wire::pkey::DEFAULT };
     (record.id, record.gid, pkey)
 }
 
 /// What an asker may see of a record.
-fn shown(request: &Request<'_>, record: ServiceRecord) -> ServiceRecord {
+fn shown(request: &SaRequest<'_>, record: ServiceRecord) -> ServiceRecord {
     if request.trusted { record } else { ServiceRecord { key: [0; 16], ..record } }
 }
 
 impl Services {
     /// Registers a service, or renews its lease. A GID of another subnet is taken as one of the
     /// asker. A service without a key may be given one.
-    pub(super) fn set(&mut self, request: &Request<'_>, index: &Index, now: Duration) -> Answer {
+    pub(super) fn set(&mut self, request: &SaRequest<'_>, index: &Index, now: Duration) -> Answer {
         let mut record: ServiceRecord = request.template();
         if !request.asks(ServiceRecord::ID | ServiceRecord::GID) {
             return Err(Refusal(STATUS_INSUFFICIENT_COMPONENTS));
@@ -56,7 +56,7 @@ impl Services {
             request.asker
         };
         let known = self.services.get(&key);
-        let is_of_other = |known: &Service| {
+        let is_of_other = |known: &ServiceLease| {
             known.port != request.asker || known.record.key != [0; 16] && known.record.key != record.key
         };
         if !request.trusted && (port != request.asker || known.is_some_and(is_of_other)) {
@@ -77,7 +77,7 @@ impl Services {
         }
         let forever = record.lease == ServiceRecord::FOREVER;
         let end = (!forever).then(|| now.saturating_add(Duration::from_secs(record.lease.into())));
-        self.services.insert(key, Service { record, port, end });
+        self.services.insert(key, ServiceLease { record, port, end });
         let mut records = request.records::<ServiceRecord>();
         records.push(shown(request, record))?;
         Ok(records)
@@ -85,7 +85,7 @@ impl Services {
 
     /// Deletes a service of the asker, which must not name another key. The components that say
     /// which service it is are read whether the mask has them or not.
-    pub(super) fn delete(&mut self, request: &Request<'_>) -> Answer {
+    pub(super) fn delete(&mut self, request: &SaRequest<'_>) -> Answer {
         let record: ServiceRecord = request.template();
         let key = identity(request, &record);
         let known = self.services.get(&key).ok_or(Refusal(STATUS_NO_RECORDS))?;
@@ -100,7 +100,7 @@ impl Services {
     }
 
     /// Answers queries. Without the SM_Key, the keys in the answer are zeros.
-    pub(super) fn query(&self, request: &Request<'_>, now: Duration) -> Answer {
+    pub(super) fn query(&self, request: &SaRequest<'_>, now: Duration) -> Answer {
         let template: ServiceRecord = request.template();
         let mut records = request.records::<ServiceRecord>();
         let own = request.inventory.port(request.asker).map_or(&[][..], pkeys);

@@ -88,7 +88,7 @@ fn add(inventory: &mut Inventory, guid: u64, kind: NodeType, ports: BTreeMap<u8,
 
 fn sa() -> (Sa, Inventory) {
     let inventory = inventory();
-    let mut sa = Sa::new(Config { sm_key: 9, ..Config::default() });
+    let mut sa = Sa::new(SaConfig { sm_key: 9, ..SaConfig::default() });
     sa.inventory_changed(&inventory, Duration::ZERO);
     (sa, inventory)
 }
@@ -157,8 +157,8 @@ fn a_path_to_another_subnet_leads_to_a_router() {
     let mut inventory = inventory();
     let beyond = PathRecord { sgid: request::gid(OWN, 0x10), dgid: request::gid(OWN + 6, 0x77), ..path(0, 0) };
     let mad = datagram(METHOD_GET, PathRecord::ATTRIBUTE, 0, PAIR, beyond);
-    let config = Config { prefix: OWN, ..Config::default() };
-    let asked = |config: &Config, inventory: &Inventory, mad: &Mad| {
+    let config = SaConfig { prefix: OWN, ..SaConfig::default() };
+    let asked = |config: &SaConfig, inventory: &Inventory, mad: &Mad| {
         let mut sa = Sa::new(config.clone());
         sa.inventory_changed(inventory, Duration::ZERO);
         ask::<PathRecord>(&mut sa, inventory, 4, mad)
@@ -174,7 +174,7 @@ fn a_path_to_another_subnet_leads_to_a_router() {
     let unknown = datagram(METHOD_GET, PathRecord::ATTRIBUTE, 0, PAIR, unknown);
     assert_eq!(asked(&config, &inventory, &unknown).0, sa::STATUS_INVALID_GID);
     let local = datagram(METHOD_GET, PathRecord::ATTRIBUTE, 0, PAIR, PathRecord { sgid: gid_of(0x10), ..beyond });
-    let link_local = Config { prefix: PREFIX, ..config };
+    let link_local = SaConfig { prefix: PREFIX, ..config };
     assert_eq!(asked(&link_local, &inventory, &local).0, sa::STATUS_INVALID_GID, "no router forwards such packets");
 }
 
@@ -183,16 +183,16 @@ fn a_requester_may_choose_a_service_level_that_has_a_lane() {
     let inventory = inventory();
     let wanted = PathRecord { sl: 3, ..path(0x10, 0x11) };
     let mad = datagram(METHOD_GET, PathRecord::ATTRIBUTE, 0, PAIR | PathRecord::SL, wanted);
-    let asked = |config: Config| {
+    let asked = |config: SaConfig| {
         let mut sa = Sa::new(config);
         sa.inventory_changed(&inventory, Duration::ZERO);
         let (status, found) = ask::<PathRecord>(&mut sa, &inventory, 4, &mad);
         (status == 0).then_some(found.sl)
     };
-    assert_eq!(asked(Config::default()), Some(3));
-    assert_eq!(asked(Config { dropped: 1 << 3, ..Config::default() }), None);
+    assert_eq!(asked(SaConfig::default()), Some(3));
+    assert_eq!(asked(SaConfig { dropped: 1 << 3, ..SaConfig::default() }), None);
     let levels = BTreeMap::from([(0x7fff, 2)]);
-    assert_eq!(asked(Config { levels, ..Config::default() }), None, "the partition has another level");
+    assert_eq!(asked(SaConfig { levels, ..SaConfig::default() }), None, "the partition has another level");
 }
 
 #[test]
@@ -330,7 +330,7 @@ fn a_group_lives_until_its_last_full_member_leaves() {
     assert_eq!(call(4, METHOD_DELETE, JOIN, membership(1, 0x10, 1)).1.join_state, 0);
     assert_eq!(call(4, METHOD_GET, McMemberRecord::MGID, membership(1, 0, 0)).0, sa::STATUS_NO_RECORDS);
     assert_eq!(sa.groups().keys().copied().collect::<Vec<_>>(), [0xc001]);
-    assert_eq!(sa.poll_event(), Some(Event::GroupsChanged));
+    assert_eq!(sa.poll_event(), Some(SaEvent::GroupsChanged));
 }
 
 #[test]
@@ -387,7 +387,7 @@ fn an_alias_is_a_member_of_its_own_and_belongs_to_one_port() {
     let chosen = 0x0014_0500_0000_0001;
     let both = [0x10, 0x50, chosen, 0, 0, 0, 0, 0];
     assert_eq!(aliases(&mut sa, 4, METHOD_SET, second, wanted), (0, both), "one of its own choice");
-    assert_eq!(sa.poll_event(), Some(Event::AliasesChanged));
+    assert_eq!(sa.poll_event(), Some(SaEvent::AliasesChanged));
     assert_eq!(sa.aliases()[&PortId { node: 0x10, port: 1 }], [0, 0x50, chosen]);
     assert_eq!(aliases(&mut sa, 6, METHOD_SET, second, wanted).0, sa::STATUS_DENIED, "another port's");
     let taken = (6, 1, [0x50, 0x60, 0x10, 0, 0, 0, 0, 0]);
@@ -569,7 +569,7 @@ fn a_table_of_a_thousand_paths_arrives_over_a_lossy_way() {
 #[test]
 fn a_table_that_is_too_long_is_refused() {
     let (_, inventory) = sa();
-    let mut sa = Sa::new(Config { longest: 108, ..Config::default() });
+    let mut sa = Sa::new(SaConfig { longest: 108, ..SaConfig::default() });
     sa.inventory_changed(&inventory, SECOND);
     let mad = datagram(METHOD_GET_TABLE, NodeRecord::ATTRIBUTE, 0, 0, NodeRecord::default());
     assert_eq!(ask::<NodeRecord>(&mut sa, &inventory, 4, &mad).0, sa::STATUS_NO_RESOURCES);

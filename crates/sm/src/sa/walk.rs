@@ -10,13 +10,13 @@ const MOST_HOPS: usize = 64;
 
 /// What a way carries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Way {
+pub(super) struct PathLimits {
     /// The smallest MTU: a code.
     pub(super) mtu: u8,
     mbps: u32,
 }
 
-impl Way {
+impl PathLimits {
     /// The code of the smallest rate.
     pub(super) fn rate(&self) -> u8 {
         match self.mbps {
@@ -26,9 +26,9 @@ impl Way {
     }
 
     /// What a port alone carries.
-    pub(super) fn of(port: &Port) -> Way {
+    pub(super) fn of(port: &Port) -> PathLimits {
         let mbps = link_mbps(port);
-        Way { mtu: port.info.link.mtu_cap.max(1), mbps: if mbps == 0 { u32::MAX } else { mbps } }
+        PathLimits { mtu: port.info.link.mtu_cap.max(1), mbps: if mbps == 0 { u32::MAX } else { mbps } }
     }
 
     fn cross(&mut self, port: &Port) {
@@ -68,7 +68,7 @@ pub(super) fn link_mbps(port: &Port) -> u32 {
 }
 
 /// Follows a packet from an end port to another one, which has the LID `dlid`.
-pub(super) fn walk(inventory: &Inventory, from: PortId, to: PortId, dlid: u16) -> Option<Way> {
+pub(super) fn walk(inventory: &Inventory, from: PortId, to: PortId, dlid: u16) -> Option<PathLimits> {
     follow(inventory, from, to, dlid, |_| {})
 }
 
@@ -78,12 +78,18 @@ pub(super) fn egresses(inventory: &Inventory, from: PortId, to: PortId, dlid: u1
     follow(inventory, from, to, dlid, |port| ports.push(port)).map_or(Vec::new(), |_| ports)
 }
 
-fn follow(inventory: &Inventory, from: PortId, to: PortId, dlid: u16, mut each: impl FnMut(PortId)) -> Option<Way> {
-    let mut way = Way::of(inventory.port(from)?);
+fn follow(
+    inventory: &Inventory,
+    from: PortId,
+    to: PortId,
+    dlid: u16,
+    mut each: impl FnMut(PortId),
+) -> Option<PathLimits> {
+    let mut way = PathLimits::of(inventory.port(from)?);
     if from == to {
         return Some(way);
     }
-    way.mtu = way.mtu.min(Way::of(inventory.port(to)?).mtu);
+    way.mtu = way.mtu.min(PathLimits::of(inventory.port(to)?).mtu);
     let mut node = inventory.nodes.get(&from.node)?;
     let PortId { node: mut guid, port: mut egress } = from;
     for _ in 0..=MOST_HOPS {

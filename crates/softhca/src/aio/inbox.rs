@@ -15,12 +15,12 @@ use crate::error::Error;
 /// The messages of a queue pair.
 #[derive(Default)]
 pub(crate) struct Inbox {
-    pub(super) state: Mutex<State>,
+    pub(super) state: Mutex<InboxState>,
     pub(super) came: Notify,
 }
 
 #[derive(Default)]
-pub(super) struct State {
+pub(super) struct InboxState {
     pub(super) messages: VecDeque<Completion>,
     /// Why the first failed receive failed.
     pub(super) failed: Option<Error>,
@@ -41,7 +41,7 @@ impl Inbox {
     }
 }
 
-impl State {
+impl InboxState {
     pub(super) fn put(&mut self, completion: Completion) {
         if completion.status() != Status::Success && self.failed.is_none() {
             self.failed = completion.error();

@@ -9,12 +9,12 @@ use crate::completion::Completion;
 use crate::error::{Error, Result};
 use crate::message::{Message, Parts};
 use crate::pending::{Owner, Pending};
-use crate::queue_pair::{Flags, QpInner, Refusal, Request, Sges};
+use crate::queue_pair::{Flags, QpInner, Refusal, SendRequest, Sges};
 use crate::rejected::Rejected;
 
 impl QpInner {
     /// Posts a send request as soon as there is room, and waits for its completion.
-    pub(crate) async fn carry_out(&self, message: Message, request: Request<'_>) -> Result<Completion, Rejected> {
+    pub(crate) async fn carry_out(&self, message: Message, request: SendRequest<'_>) -> Result<Completion, Rejected> {
         let flags = Flags::of(&message);
         let parts = message.parts;
         if let Err(error) = request.check(parts.total()) {
@@ -27,7 +27,7 @@ impl QpInner {
     pub(crate) async fn carry_out_inline(
         &self,
         bytes: &[u8],
-        request: Request<'_>,
+        request: SendRequest<'_>,
         immediate: Option<u32>,
     ) -> Result<()> {
         request.check(bytes.len() as u64)?;
@@ -37,7 +37,7 @@ impl QpInner {
 
     async fn post_in_turn(
         &self,
-        request: Request<'_>,
+        request: SendRequest<'_>,
         flags: Flags,
         inline: Option<&[u8]>,
         parts: Parts,

@@ -11,7 +11,7 @@ use crate::endpoint::Endpoint;
 use crate::error::Result;
 use crate::message::{Message, Part};
 use crate::operation::Operation;
-use crate::queue_pair::Request;
+use crate::queue_pair::SendRequest;
 use crate::rejected::Rejected;
 use crate::remote::RemoteRegion;
 
@@ -133,7 +133,7 @@ impl<S: Connected> Qp<S> {
     /// # Errors
     /// The request was refused, or failed. The error contains its buffers.
     pub async fn send(&self, message: impl Into<Message>) -> Result<Completion, Rejected> {
-        self.verbs.inner.carry_out(message.into(), Request::new(Operation::Send, None)).await
+        self.verbs.inner.carry_out(message.into(), SendRequest::new(Operation::Send, None)).await
     }
 
     /// Sends a few bytes, which are copied when the request is posted.
@@ -141,7 +141,7 @@ impl<S: Connected> Qp<S> {
     /// # Errors
     /// EINVAL for more bytes than the queue pair's inline limit; else the errors of [`Qp::send`].
     pub async fn send_inline(&self, bytes: &[u8], immediate: Option<u32>) -> Result<()> {
-        self.verbs.inner.carry_out_inline(bytes, Request::new(Operation::Send, None), immediate).await
+        self.verbs.inner.carry_out_inline(bytes, SendRequest::new(Operation::Send, None), immediate).await
     }
 
     /// Writes to exposed memory of the peer, as [`crate::Qp::write`] does.
@@ -149,7 +149,7 @@ impl<S: Connected> Qp<S> {
     /// # Errors
     /// EINVAL when the message is longer than the region; else the errors of [`Qp::send`].
     pub async fn write(&self, message: impl Into<Message>, to: &RemoteRegion) -> Result<Completion, Rejected> {
-        self.verbs.inner.carry_out(message.into(), Request::new(Operation::Write, Some(*to))).await
+        self.verbs.inner.carry_out(message.into(), SendRequest::new(Operation::Write, Some(*to))).await
     }
 
     /// Writes a few bytes, which are copied when the request is posted.
@@ -157,7 +157,7 @@ impl<S: Connected> Qp<S> {
     /// # Errors
     /// The errors of [`Qp::send_inline`] and [`Qp::write`].
     pub async fn write_inline(&self, bytes: &[u8], to: &RemoteRegion) -> Result<()> {
-        self.verbs.inner.carry_out_inline(bytes, Request::new(Operation::Write, Some(*to)), None).await
+        self.verbs.inner.carry_out_inline(bytes, SendRequest::new(Operation::Write, Some(*to)), None).await
     }
 
     /// Begins a batch, which [`Batch::run`] posts and awaits.
@@ -190,7 +190,7 @@ impl Qp<Reliable> {
     /// # Errors
     /// EINVAL when the buffer is longer than the region; else the errors of [`Qp::send`].
     pub async fn read(&self, into: impl Into<Message>, from: &RemoteRegion) -> Result<Completion, Rejected> {
-        self.verbs.inner.carry_out(into.into(), Request::new(Operation::Read, Some(*from))).await
+        self.verbs.inner.carry_out(into.into(), SendRequest::new(Operation::Read, Some(*from))).await
     }
 
     /// Adds to the word at the beginning of the region, wrapping around. The completion's
@@ -204,7 +204,7 @@ impl Qp<Reliable> {
         at: &RemoteRegion,
         value: u64,
     ) -> Result<Completion, Rejected> {
-        let request = Request { compare_add: value, ..Request::new(Operation::FetchAdd, Some(*at)) };
+        let request = SendRequest { compare_add: value, ..SendRequest::new(Operation::FetchAdd, Some(*at)) };
         self.verbs.inner.carry_out(into.into().into(), request).await
     }
 
@@ -220,7 +220,8 @@ impl Qp<Reliable> {
         expected: u64,
         new: u64,
     ) -> Result<Completion, Rejected> {
-        let request = Request { compare_add: expected, swap: new, ..Request::new(Operation::CompareSwap, Some(*at)) };
+        let request =
+            SendRequest { compare_add: expected, swap: new, ..SendRequest::new(Operation::CompareSwap, Some(*at)) };
         self.verbs.inner.carry_out(into.into().into(), request).await
     }
 }

@@ -31,12 +31,12 @@ pub(crate) struct Manager {
 
 struct Shared {
     channel: Channel,
-    state: Mutex<State>,
+    state: Mutex<Mailboxes>,
     next: AtomicU64,
 }
 
 #[derive(Default)]
-struct State {
+struct Mailboxes {
     /// Mailboxes by cookie.
     boxes: HashMap<u64, Arc<Mailbox>>,
     /// Set when no more events can come; the reason.
