@@ -31,7 +31,7 @@ const BANDWIDTH_FLOOR: f64 = 0.7;
 const IDLE: Duration = Duration::from_secs(10);
 
 #[derive(Debug, Serialize)]
-struct Figures {
+struct HostFigures {
     processors: usize,
     runs: usize,
     send_lat_usec: Vec<f64>,
@@ -48,12 +48,12 @@ struct Figures {
 
 /// The content of the JSON file.
 #[derive(Debug, Default, Serialize)]
-struct Bench {
+struct BenchFile {
     #[serde(flatten)]
-    host: Option<Figures>,
+    host: Option<HostFigures>,
     wire: Vec<wire::Link>,
     crowd: Option<crowd::Crowd>,
-    manager: Option<manager::Figures>,
+    manager: Option<manager::ManagerFigures>,
 }
 
 pub(crate) use peers::{Group, quick as quickly_beside_peers, run as beside_peers};
@@ -85,7 +85,7 @@ pub(crate) fn run(
         Some(folder) => Dist::at(folder.canonicalize().map_err(|error| format!("{}: {error}", folder.display()))?),
         None => dist::run(workspace)?,
     };
-    let mut bench = Bench::default();
+    let mut bench = BenchFile::default();
     let wanted = |part| only.is_none_or(|only| only == part);
     if wanted(Part::Host) {
         let room = Room::with(dist.clone())?;
@@ -109,9 +109,10 @@ pub(crate) fn run(
     bench.host.iter().for_each(print_rows);
     bench.wire.iter().for_each(wire::Link::print);
     bench.crowd.iter().for_each(crowd::Crowd::print);
-    bench.manager.iter().for_each(manager::Figures::print);
+    bench.manager.iter().for_each(manager::ManagerFigures::print);
     println!("\nwritten to {}", path.display());
-    let manager = bench.manager.iter().all(manager::Figures::holds) && bench.crowd.iter().all(crowd::Crowd::holds);
+    let manager =
+        bench.manager.iter().all(manager::ManagerFigures::holds) && bench.crowd.iter().all(crowd::Crowd::holds);
     if bench.host.iter().all(holds) && bench.wire.iter().all(wire::Link::holds) && manager {
         Ok(())
     } else {
@@ -120,12 +121,12 @@ pub(crate) fn run(
 }
 
 /// Whether the limits for one host are met.
-fn holds(figures: &Figures) -> bool {
+fn holds(figures: &HostFigures) -> bool {
     let idle = figures.idle_cpu_ms_server + figures.idle_cpu_ms_client + figures.idle_cpu_ms_agent;
     figures.latency_ratio <= LATENCY_FLOOR && figures.bandwidth_ratio >= BANDWIDTH_FLOOR && idle == 0
 }
 
-fn measure(room: &Room, runs: usize) -> Result<Figures, String> {
+fn measure(room: &Room, runs: usize) -> Result<HostFigures, String> {
     let (mut latency, mut ucx_latency, mut bandwidth, mut ucx_bandwidth) = (vec![], vec![], vec![], vec![]);
     for run in 1..=runs {
         eprintln!("run {run} of {runs}");
@@ -135,7 +136,7 @@ fn measure(room: &Room, runs: usize) -> Result<Figures, String> {
         ucx_bandwidth.push(ucx(room, &["-t", "tag_bw", "-s", "1048576", "-n", "5000"])?.1);
     }
     let [server, client, agent] = idle(room)?;
-    Ok(Figures {
+    Ok(HostFigures {
         processors: std::thread::available_parallelism().map_or(1, usize::from),
         runs,
         latency_ratio: ratio(&latency, &ucx_latency)?,
@@ -230,7 +231,7 @@ fn difference(before: Option<Duration>, after: Option<Duration>) -> u128 {
     after.unwrap_or_default().saturating_sub(before.unwrap_or_default()).as_millis()
 }
 
-fn print_rows(figures: &Figures) {
+fn print_rows(figures: &HostFigures) {
     let middle = |row: &[f64]| figures::median(&mut row.to_vec()).unwrap_or(f64::NAN);
     println!(
         "| `ib_send_lat -s 8`, one way | {:.2} µs | UCX over shared memory: {:.2} µs | {:.2} | at most {LATENCY_FLOOR} |",

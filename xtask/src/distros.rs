@@ -23,10 +23,10 @@ use harness::Dist;
 use crate::hugepages::HugePages;
 use crate::workspace::Workspace;
 use crate::{debian, dist};
-use packages::Packages;
-use page::Column;
+use packages::BuiltPackages;
+use page::ReleaseColumn;
 use root::{Release, Roots};
-use session::Verdict;
+use session::TestResult;
 
 /// The command line.
 #[derive(Debug, clap::Args)]
@@ -62,16 +62,16 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<(), String
         Some(folder) => Dist::at(std::path::absolute(folder).map_err(|error| error.to_string())?),
         None => dist::run(workspace)?,
     };
-    let packages = Packages::make(workspace, &dist, roots.folder())?;
-    let columns: Vec<Column> = releases
+    let packages = BuiltPackages::make(workspace, &dist, roots.folder())?;
+    let columns: Vec<ReleaseColumn> = releases
         .iter()
         .map(|release| {
             let root = roots.ready(release, root::EVERYTHING, options.fresh)?;
-            let tried = |package: &packages::Package| {
+            let tried = |package: &packages::PackageTest| {
                 let began = Instant::now();
                 packages.run(package, release, &root).inspect(|verdict| tell(release, package.name, verdict, began))
             };
-            Ok(Column {
+            Ok(ReleaseColumn {
                 suite: release.suite,
                 title: release.title,
                 facts: root::facts(&root),
@@ -107,8 +107,8 @@ pub(crate) fn short(dist: &Dist) -> Result<Option<String>, String> {
     let few = programs::ALL.iter().filter(|program| program.is_short);
     let failed: Vec<String> = few
         .filter_map(|program| match judged(program, &root::STABLE, &root, dist) {
-            Verdict::Works(_) => None,
-            Verdict::Fails { why, said, .. } => Some(format!("{}: {why}\n{said}", program.name)),
+            TestResult::Works(_) => None,
+            TestResult::Fails { why, said, .. } => Some(format!("{}: {why}\n{said}", program.name)),
         })
         .collect();
     if failed.is_empty() { Ok(None) } else { Err(failed.join("\n")) }
@@ -118,18 +118,18 @@ fn wanted(only: &[String], suite: &str) -> bool {
     only.is_empty() || only.iter().any(|name| name == suite)
 }
 
-fn judged(program: &programs::Program, release: &Release, root: &Path, dist: &Dist) -> Verdict {
+fn judged(program: &programs::Program, release: &Release, root: &Path, dist: &Dist) -> TestResult {
     let began = Instant::now();
     let verdict = session::run(program, root, dist);
     tell(release, program.name, &verdict, began);
     verdict
 }
 
-fn tell(release: &Release, name: &str, verdict: &Verdict, began: Instant) {
+fn tell(release: &Release, name: &str, verdict: &TestResult, began: Instant) {
     let seconds = began.elapsed().as_secs_f64();
     let (word, why) = match verdict {
-        Verdict::Works(_) => ("works", ""),
-        Verdict::Fails { why, .. } => ("FAILS", why.as_str()),
+        TestResult::Works(_) => ("works", ""),
+        TestResult::Fails { why, .. } => ("FAILS", why.as_str()),
     };
     println!("{:<10} {name:<46} {word} {seconds:>8.1} s  {why}", release.suite);
 }

@@ -23,7 +23,7 @@ use crate::workspace::Workspace;
 use crate::{debian, dist};
 use cases::{Case, Family};
 use peer::Peer;
-use report::{Line, Report};
+use report::{InteropReport, Line};
 use side::{Lab, Own, Serves};
 
 /// Where the other side is, and what to do.
@@ -70,17 +70,17 @@ pub(crate) struct Options {
 }
 
 /// A virtual machine that runs as long as this value lives.
-struct Machine<'a> {
+struct VirtualMachine<'a> {
     script: &'a PathBuf,
     device: &'static str,
 }
 
-impl Machine<'_> {
-    fn start<'a>(script: &'a PathBuf, options: &Options) -> Result<Machine<'a>, String> {
+impl VirtualMachine<'_> {
+    fn start<'a>(script: &'a PathBuf, options: &Options) -> Result<VirtualMachine<'a>, String> {
         if !script.is_file() {
             return Err(format!("{} is no file; docs/interop.md says what the script does", script.display()));
         }
-        let machine = Machine { script, device: options.driver().device() };
+        let machine = VirtualMachine { script, device: options.driver().device() };
         // On a busy processor, an emulated machine may find its clock broken while it starts.
         machine
             .run(&["start", "1"])
@@ -107,7 +107,7 @@ impl Machine<'_> {
     }
 }
 
-impl Drop for Machine<'_> {
+impl Drop for VirtualMachine<'_> {
     fn drop(&mut self) {
         if let Err(why) = self.run(&["down"]) {
             eprintln!("{why}");
@@ -171,11 +171,11 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<(), String
         Some(folder) => Dist::at(folder.clone()),
         None => dist::run(workspace)?,
     };
-    let _machine = vm.as_ref().map(|script| Machine::start(script, options)).transpose()?;
+    let _machine = vm.as_ref().map(|script| VirtualMachine::start(script, options)).transpose()?;
     let driver = options.driver();
     let cases: Vec<(usize, Case)> =
         driver.cases().into_iter().enumerate().filter(|(_, case)| wanted(options, case)).collect();
-    let mut report = Report::new(driver);
+    let mut report = InteropReport::new(driver);
     for group in cases.chunk_by(|(_, one), (_, other)| one.start_up == other.start_up) {
         let here: Vec<&str> = here_words.split_whitespace().collect();
         let room = Room::with(dist.clone())?.entered_by(&here);
@@ -195,7 +195,7 @@ fn run_group(
     options: &Options,
     (mut room, peer_words): (Room, &str),
     cases: &[(usize, Case)],
-    report: &mut Report,
+    report: &mut InteropReport,
 ) -> Result<(), String> {
     let driver = options.driver();
     let start_up = cases.first().and_then(|(_, case)| case.start_up);

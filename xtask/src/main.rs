@@ -131,8 +131,9 @@ enum Command {
     /// docs/performance/, one folder for each kind of machine, and writes the last section of
     /// docs/performance.md. Nothing else should run meanwhile. A run is all programs of a group
     /// once. A run is disturbed if other programs or the hypervisor take more than 5 % of the
-    /// processors, or if a cache line or a bare ring becomes three times as slow. A disturbed run is
-    /// repeated, up to twice as many runs as --runs. The page says how many of the runs were quiet.
+    /// processors, or if a cache line or a bare ring becomes three times as slow. A disturbed run
+    /// is repeated, up to twice as many runs as --runs. The page says how many of the runs were
+    /// quiet.
     ///
     ///   cargo xtask bench --peers --runs 10                  all groups
     ///   cargo xtask bench --peers latency,shared --runs 10   two groups; the page keeps the others
@@ -176,10 +177,10 @@ enum Command {
     Interop(interop::Options),
     /// One side of a plain UDP measurement, for `bench`
     #[command(hide = true, subcommand)]
-    Udp(udp::Side),
+    Udp(udp::UdpSide),
     /// One side of a plain TCP measurement, for `bench`
     #[command(hide = true, subcommand)]
-    Tcp(tcp::Side),
+    Tcp(tcp::TcpSide),
 }
 
 fn main() -> ExitCode {

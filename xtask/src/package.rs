@@ -4,7 +4,7 @@
 //! The results are in `target/package`: a tarball, a tarball of debug symbols, a Debian package,
 //! and on request an OCI image. The tarballs and the Debian package are reproducible: equal input
 //! and equal tools give equal bytes. [`tree`] makes the files. The other modules have one format
-//! each. The principal type is [`Release`].
+//! each. The principal type is [`BuildInfo`].
 
 mod archive;
 mod deb;
@@ -50,7 +50,7 @@ pub(crate) struct Made {
 
 /// What all packages of one run have in common.
 #[derive(Debug)]
-struct Release {
+struct BuildInfo {
     version: String,
     /// Seconds since 1970: the time of every file in a package.
     time: u64,
@@ -81,7 +81,7 @@ fn absolute(path: &Path) -> Result<PathBuf, String> {
 
 /// Makes the packages in a folder, given by its absolute path.
 pub(crate) fn make(workspace: &Workspace, dist: &Dist, out: &Path, image: bool) -> Result<Made, String> {
-    let release = Release::of(workspace)?;
+    let release = BuildInfo::of(workspace)?;
     let scratch =
         tempfile::tempdir_in(out).map_err(|error| format!("cannot create a folder in {}: {error}", out.display()))?;
     let tree = Tree::lay_out(workspace, &release, dist, &scratch.path().join("tree"))?;
@@ -92,7 +92,7 @@ pub(crate) fn make(workspace: &Workspace, dist: &Dist, out: &Path, image: bool) 
     Ok(Made { tarball, debug, deb, image })
 }
 
-impl Release {
+impl BuildInfo {
     fn of(workspace: &Workspace) -> Result<Self, String> {
         let git = |format: &str| {
             Tool::new("git").within(workspace.root()).args(["log", "-1", &format!("--format={format}")]).output()

@@ -14,7 +14,7 @@ use serde::Deserialize;
 use crate::workspace::Workspace;
 
 #[derive(Deserialize)]
-struct File {
+struct PlantedFile {
     bug: Vec<Bug>,
 }
 
@@ -107,7 +107,7 @@ pub(crate) fn check(workspace: &Workspace) -> Result<(), String> {
 
 fn bugs(workspace: &Workspace) -> Result<Vec<Bug>, String> {
     let text = read(&workspace.root().join("xtask/planted.toml"))?;
-    let File { bug } = toml::from_str(&text).map_err(|error| format!("xtask/planted.toml: {error}"))?;
+    let PlantedFile { bug } = toml::from_str(&text).map_err(|error| format!("xtask/planted.toml: {error}"))?;
     Ok(bug)
 }
 

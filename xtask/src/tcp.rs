@@ -1,6 +1,8 @@
-//! A plain TCP ping-pong that spins. The latency of iWARP, which runs over TCP, is compared with it.
+//! A plain TCP ping-pong that spins. The latency of iWARP, which runs over TCP, is compared with
+//! it.
 //!
-//! `cargo xtask bench` starts the two sides in network namespaces. The principal type is [`Side`].
+//! `cargo xtask bench` starts the two sides in network namespaces. The principal type is
+//! [`TcpSide`].
 
 use std::hint;
 use std::io::{self, ErrorKind, Read as _, Write as _};
@@ -16,7 +18,7 @@ const LEN: usize = 8;
 
 /// One side of the ping-pong.
 #[derive(Debug, Subcommand)]
-pub(crate) enum Side {
+pub(crate) enum TcpSide {
     /// Answer each message
     Answer {
         /// The address to listen at
@@ -38,10 +40,10 @@ pub(crate) enum Side {
 }
 
 /// Runs one side and prints its result.
-pub(crate) fn run(side: &Side) -> Result<(), String> {
+pub(crate) fn run(side: &TcpSide) -> Result<(), String> {
     let done = match *side {
-        Side::Answer { own, port, count } => answer(SocketAddr::new(own, port), count),
-        Side::Ask { peer, port, count } => {
+        TcpSide::Answer { own, port, count } => answer(SocketAddr::new(own, port), count),
+        TcpSide::Ask { peer, port, count } => {
             ask(SocketAddr::new(peer, port), count).map(|time| println!("{}", time * 1e6))
         }
     };

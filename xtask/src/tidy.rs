@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 
 use crate::workspace::{Package, Workspace};
 use source::Source;
-use structure::Figures;
+use structure::PackageFigures;
 
 /// The floor of each crate. A crate imports only from lower floors.
 const FLOORS: &[(&str, u8)] = &[
@@ -178,7 +178,7 @@ fn structure(package: &Package, shows: bool, wrong: &mut Vec<String>) -> Result<
         Ok((path.strip_prefix(&source).unwrap_or(&path).to_owned(), parsed))
     };
     let files = rust_files(&source).into_iter().map(read).collect::<Result<Vec<_>, String>>()?;
-    let Figures { cycle, widest, long } = Figures::of(&files);
+    let PackageFigures { cycle, widest, long } = PackageFigures::of(&files);
     if shows {
         let ([cycle, long], (fields, widest)) = ([cycle.len(), long.len()], &widest);
         println!(

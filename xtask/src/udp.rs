@@ -3,7 +3,7 @@
 //!
 //! It is not RoCE: the datagrams contain zeros and a number. The sockets are those of softhca, with
 //! the same offloads: both sides handle many segments in one call. `cargo xtask bench` starts these
-//! programs in network namespaces. The principal type is [`Side`].
+//! programs in network namespaces. The principal type is [`UdpSide`].
 
 use std::hint;
 use std::io::{self, ErrorKind};
@@ -18,7 +18,7 @@ const SILENCE: Duration = Duration::from_millis(300);
 
 /// One side of a measurement.
 #[derive(Debug, Subcommand)]
-pub(crate) enum Side {
+pub(crate) enum UdpSide {
     /// Receive until nothing comes any more; print bytes and seconds
     Receive {
         /// The address to receive at
@@ -59,12 +59,12 @@ pub(crate) enum Side {
 pub(crate) const READY: &str = "ready";
 
 /// Runs one side and prints its result.
-pub(crate) fn run(side: &Side) -> Result<(), String> {
+pub(crate) fn run(side: &UdpSide) -> Result<(), String> {
     let done = match *side {
-        Side::Receive { own } => receive(own).map(|(bytes, seconds)| println!("{bytes} {seconds}")),
-        Side::Send { own, peer, segment, seconds } => send(own, peer, segment, Duration::from_secs(seconds)),
-        Side::Answer { own, peer, count } => answer(own, peer, count),
-        Side::Ask { own, peer, count } => ask(own, peer, count).map(|time| println!("{}", time * 1e6)),
+        UdpSide::Receive { own } => receive(own).map(|(bytes, seconds)| println!("{bytes} {seconds}")),
+        UdpSide::Send { own, peer, segment, seconds } => send(own, peer, segment, Duration::from_secs(seconds)),
+        UdpSide::Answer { own, peer, count } => answer(own, peer, count),
+        UdpSide::Ask { own, peer, count } => ask(own, peer, count).map(|time| println!("{}", time * 1e6)),
     };
     done.map_err(|error| format!("{side:?}: {error}"))
 }

@@ -3,7 +3,7 @@
 //!
 //! One program (`suite/programs/connections.c`) makes the connections, over RDMA and over TCP. For
 //! streams, Debian's `rstream` over rsockets is compared with `qperf` over TCP. All measurements
-//! alternate. The principal type is [`Figures`].
+//! alternate. The principal type is [`ManagerFigures`].
 
 use std::path::Path;
 
@@ -23,7 +23,7 @@ const TCP_COUNT: &str = "20000";
 
 /// The measured figures.
 #[derive(Debug, Serialize)]
-pub(crate) struct Figures {
+pub(crate) struct ManagerFigures {
     connections_per_second: Vec<f64>,
     tcp_connections_per_second: Vec<f64>,
     connections_ratio: f64,
@@ -36,7 +36,7 @@ pub(crate) struct Figures {
 }
 
 /// Measures everything, alternating.
-pub(crate) fn measure(dist: &Dist, runs: usize) -> Result<Figures, String> {
+pub(crate) fn measure(dist: &Dist, runs: usize) -> Result<ManagerFigures, String> {
     let room = Room::with(dist.clone())?;
     room.start_agent()?;
     let program = cprogram::build_with(&room, "connections", &["-lrdmacm"])?;
@@ -53,7 +53,7 @@ pub(crate) fn measure(dist: &Dist, runs: usize) -> Result<Figures, String> {
         tcp_latency.push(usec);
         tcp_bandwidth.push(mib);
     }
-    Ok(Figures {
+    Ok(ManagerFigures {
         connections_ratio: ratio(&connections, &tcp_connections)?,
         stream_latency_ratio: ratio(&latency, &tcp_latency)?,
         stream_bandwidth_ratio: ratio(&bandwidth, &tcp_bandwidth)?,
@@ -66,7 +66,7 @@ pub(crate) fn measure(dist: &Dist, runs: usize) -> Result<Figures, String> {
     })
 }
 
-impl Figures {
+impl ManagerFigures {
     /// Whether the limits are met.
     pub(crate) fn holds(&self) -> bool {
         self.connections_ratio >= CONNECTIONS_FLOOR

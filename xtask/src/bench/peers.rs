@@ -33,7 +33,7 @@ use crate::workspace::Workspace;
 use crate::{debian, dist};
 use machine::Machine;
 pub(crate) use probes::Group;
-use probes::{Column, Probe, What};
+use probes::{Probe, UcxColumn, What};
 use quiet::{Look, Run, Ticks};
 use verdict::Series;
 
@@ -50,7 +50,7 @@ const TRIES: usize = 2;
 
 /// All figures of a group.
 #[derive(Debug, Serialize, Deserialize)]
-struct Figures {
+struct GroupFigures {
     machine: Machine,
     /// How many runs were asked for.
     wanted: usize,
@@ -61,7 +61,7 @@ struct Figures {
 }
 
 /// The figures of each group, by the folder of their kind of machine.
-type Stored = BTreeMap<String, Vec<(Group, Figures)>>;
+type Stored = BTreeMap<String, Vec<(Group, GroupFigures)>>;
 
 /// Prints a few interleaved runs beside the peers, and beside `against` if it is given.
 pub(crate) fn quick(
@@ -100,7 +100,7 @@ pub(crate) fn run(
             measure(&dist, group, runs, &raw, &mut seen)?;
         }
     }
-    report::write(&docs, &Figures::stored(&raw)?)
+    report::write(&docs, &GroupFigures::stored(&raw)?)
 }
 
 fn at(folder: &Path) -> Result<Dist, String> {
@@ -109,7 +109,7 @@ fn at(folder: &Path) -> Result<Dist, String> {
 
 /// Measures a group until enough of its runs are quiet. `seen` are the runs of all groups so far.
 fn measure(dist: &Dist, group: Group, runs: usize, raw: &Path, seen: &mut Vec<Run>) -> Result<(), String> {
-    let bench = Bench::new(dist)?;
+    let bench = BenchRooms::new(dist)?;
     let links = match group {
         Group::Wire => super::wire::links(dist)?,
         Group::Iwarp => super::iwarp::links(dist)?,
@@ -124,8 +124,12 @@ fn measure(dist: &Dist, group: Group, runs: usize, raw: &Path, seen: &mut Vec<Ru
         let hosts = links.iter().flat_map(|(_, hosts)| [hosts.left.room(), hosts.right.room()]);
         hosts.chain([&bench.room]).filter_map(Room::agent).collect()
     };
-    let mut figures =
-        Figures { machine: Machine::here(bench.version()?)?, wanted: runs, runs: Vec::new(), series: Series::new() };
+    let mut figures = GroupFigures {
+        machine: Machine::here(bench.version()?)?,
+        wanted: runs,
+        runs: Vec::new(),
+        series: Series::new(),
+    };
     let mut before = bench.look(&agents())?;
     let mut quiet = 0;
     while quiet < runs && figures.runs.len() < TRIES * runs {
@@ -152,7 +156,7 @@ fn measure(dist: &Dist, group: Group, runs: usize, raw: &Path, seen: &mut Vec<Ru
     Ok(())
 }
 
-impl Figures {
+impl GroupFigures {
     /// Stores the figures so far, so that a later failure does not lose them.
     fn keep(&self, group: Group, raw: &Path) -> Result<(), String> {
         let folder = raw.join(self.machine.folder());
@@ -186,7 +190,7 @@ impl Figures {
 }
 
 /// A room with this project's own programs.
-struct Bench {
+struct BenchRooms {
     room: Room,
     /// The same agent; programs have shared memory.
     shared: Room,
@@ -196,7 +200,7 @@ struct Bench {
     all_to_all: PathBuf,
 }
 
-impl Bench {
+impl BenchRooms {
     fn new(dist: &Dist) -> Result<Self, String> {
         let room = Room::with(dist.clone())?;
         room.start_agent()?;
@@ -281,7 +285,7 @@ impl Bench {
         if client.succeeded() { Ok(client) } else { Err(client.told()) }
     }
 
-    fn ucx(&self, words: &str, transports: &str, settings: &[(&str, &str)], column: Column) -> Result<f64, String> {
+    fn ucx(&self, words: &str, transports: &str, settings: &[(&str, &str)], column: UcxColumn) -> Result<f64, String> {
         let mut environment = [probes::UCX_SETTINGS, settings].concat();
         environment.push(("UCX_TLS", transports));
         let client = self.peers(&format!("ucx_perftest -p PORT {words}"), &environment)?;

@@ -23,7 +23,7 @@ const ELSEWHERE: &[&str] = &[
 ];
 
 #[derive(Deserialize)]
-struct File {
+struct BehavioursFile {
     behaviour: Vec<Behaviour>,
 }
 
@@ -45,7 +45,7 @@ struct Behaviour {
 pub(super) fn table(workspace: &Workspace) -> Result<String, String> {
     let path = workspace.root().join("docs/behaviours.toml");
     let text = fs::read_to_string(&path).map_err(|error| format!("{}: {error}", path.display()))?;
-    let File { behaviour: behaviours } =
+    let BehavioursFile { behaviour: behaviours } =
         toml::from_str(&text).map_err(|error| format!("docs/behaviours.toml: {error}"))?;
     let mut own = Vec::new();
     functions(&workspace.root().join(SUITE), &mut own);

@@ -3,7 +3,7 @@
 //!
 //! It runs the lines of the README exactly, with the version in place of `VERSION`. The exception
 //! is the OCI image: podman does not start it; instead its layer is unpacked, and its own command
-//! runs there. The principal type is [`Packages`].
+//! runs there. The principal type is [`BuiltPackages`].
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -15,22 +15,22 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use super::root::{self, Release};
-use super::session::{self, Entry, Verdict};
+use super::session::{self, Entry, TestResult};
 use crate::package::tool::Tool;
 use crate::package::{self, Made};
 use crate::workspace::Workspace;
 
 /// One row of the table.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Package {
+pub(crate) struct PackageTest {
     /// Its name in the table.
     pub(crate) name: &'static str,
-    way: Way,
+    way: PackageKind,
 }
 
 /// How a package is tested.
 #[derive(Debug, Clone, Copy)]
-enum Way {
+enum PackageKind {
     Deb,
     Tarball,
     Image,
@@ -38,11 +38,11 @@ enum Way {
 }
 
 /// All packages.
-pub(crate) const ALL: &[Package] = &[
-    Package { name: "Debian package: install, first lines, remove", way: Way::Deb },
-    Package { name: "tarball: unpack, first lines", way: Way::Tarball },
-    Package { name: "OCI image: its default command", way: Way::Image },
-    Package { name: "Debian package: lintian", way: Way::Lintian },
+pub(crate) const ALL: &[PackageTest] = &[
+    PackageTest { name: "Debian package: install, first lines, remove", way: PackageKind::Deb },
+    PackageTest { name: "tarball: unpack, first lines", way: PackageKind::Tarball },
+    PackageTest { name: "OCI image: its default command", way: PackageKind::Image },
+    PackageTest { name: "Debian package: lintian", way: PackageKind::Lintian },
 ];
 
 /// The time limit of an installation.
@@ -72,7 +72,7 @@ const LINTIAN: &str = "cd /tmp; exec lintian --fail-on error,warning /mnt/softhc
 
 /// The packages of a build.
 #[derive(Debug)]
-pub(crate) struct Packages {
+pub(crate) struct BuiltPackages {
     /// Removed together with the packages.
     _scratch: TempDir,
     folder: PathBuf,
@@ -98,7 +98,7 @@ struct Lines {
     first: String,
 }
 
-impl Packages {
+impl BuiltPackages {
     /// Makes the packages of a build, in a folder below `place`.
     pub(crate) fn make(workspace: &Workspace, dist: &Dist, place: &Path) -> Result<Self, String> {
         println!("making the packages");
@@ -120,7 +120,7 @@ impl Packages {
     }
 
     /// Tests a package in a release; returns none if the package is not for it.
-    pub(crate) fn run(&self, package: &Package, release: &Release, root: &Path) -> Option<Verdict> {
+    pub(crate) fn run(&self, package: &PackageTest, release: &Release, root: &Path) -> Option<TestResult> {
         let inside = |user, script: &str, says: &[&str]| {
             let entry = Entry { root, bound: Some((&self.folder, PLACE)), user };
             session::judged(entry.run(LIMIT, script, &[]), says)
@@ -128,10 +128,10 @@ impl Packages {
         let filled =
             |script: &str, install: &str| script.replace("INSTALL", install).replace("FIRST", &self.lines.first);
         match package.way {
-            Way::Deb => Some(inside("0", &filled(DEB, &self.lines.deb), SAYS)),
-            Way::Tarball => Some(inside(session::NOBODY, &filled(TARBALL, &self.lines.tarball), SAYS)),
-            Way::Lintian => Some(inside(session::NOBODY, LINTIAN, &[])),
-            Way::Image => (release.suite == root::IMAGE.suite).then(|| self.image.run()),
+            PackageKind::Deb => Some(inside("0", &filled(DEB, &self.lines.deb), SAYS)),
+            PackageKind::Tarball => Some(inside(session::NOBODY, &filled(TARBALL, &self.lines.tarball), SAYS)),
+            PackageKind::Lintian => Some(inside(session::NOBODY, LINTIAN, &[])),
+            PackageKind::Image => (release.suite == root::IMAGE.suite).then(|| self.image.run()),
         }
     }
 }
@@ -158,7 +158,7 @@ impl Image {
         })
     }
 
-    fn run(&self) -> Verdict {
+    fn run(&self) -> TestResult {
         let entry = Entry { root: &self.root, bound: None, user: &self.user };
         let mut words = vec![self.folder.as_str(), self.path.as_str()];
         words.extend(self.command.iter().map(String::as_str));

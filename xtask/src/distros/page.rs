@@ -5,21 +5,21 @@ use std::fmt::Write;
 
 use super::packages;
 use super::programs::{self, ALL, EXPLAINED, LEFT_OUT};
-use super::session::Verdict;
+use super::session::TestResult;
 use super::symbols::{Needs, OTHERS, dotted};
 
 /// The results of one release.
 #[derive(Debug)]
-pub(crate) struct Column {
+pub(crate) struct ReleaseColumn {
     /// Its name in the archive.
     pub(crate) suite: &'static str,
     pub(crate) title: &'static str,
     /// The versions of its C library and its rdma-core.
     pub(crate) facts: [String; 2],
     /// The result of each program, in the order of the list.
-    pub(crate) programs: Vec<Verdict>,
+    pub(crate) programs: Vec<TestResult>,
     /// The result of each package, in the order of the list; none if it is not for this release.
-    pub(crate) packages: Vec<Option<Verdict>>,
+    pub(crate) packages: Vec<Option<TestResult>>,
 }
 
 const INTRODUCTION: &str = "# Distributions\n\n\
@@ -33,7 +33,7 @@ const PACKAGES: &str = "\n## Packages\n\n\
     warning.\n\n";
 
 /// Returns the page.
-pub(crate) fn written(columns: &[Column], needs: &Needs) -> Result<String, String> {
+pub(crate) fn written(columns: &[ReleaseColumn], needs: &Needs) -> Result<String, String> {
     let mut page = INTRODUCTION.to_owned();
     let mut notes: Vec<String> = Vec::new();
     let titles = columns.iter().map(|column| {
@@ -84,8 +84,8 @@ pub(crate) fn written(columns: &[Column], needs: &Needs) -> Result<String, Strin
 }
 
 /// The failures without an explanation, and the explanations of failures that do not occur.
-pub(crate) fn unexplained(columns: &[Column]) -> Vec<String> {
-    let failures = || columns.iter().flat_map(Column::failures);
+pub(crate) fn unexplained(columns: &[ReleaseColumn]) -> Vec<String> {
+    let failures = || columns.iter().flat_map(ReleaseColumn::failures);
     let unexplained = failures().filter(|failure| failure.explained().is_none());
     let told = |failure: Failure| {
         format!("not explained: {}: {}: {}\n{}", failure.column.title, failure.name, failure.why, failure.said)
@@ -103,7 +103,7 @@ pub(crate) fn unexplained(columns: &[Column]) -> Vec<String> {
 
 /// A failure in the table.
 struct Failure<'a> {
-    column: &'a Column,
+    column: &'a ReleaseColumn,
     name: &'static str,
     why: &'a str,
     said: &'a str,
@@ -115,24 +115,24 @@ impl Failure<'_> {
     }
 }
 
-impl Column {
+impl ReleaseColumn {
     fn failures(&self) -> impl Iterator<Item = Failure<'_>> {
         let programs = ALL.iter().map(|program| program.name).zip(&self.programs);
         let packages = packages::ALL.iter().zip(&self.packages);
         let rows = programs.chain(packages.filter_map(|(package, verdict)| Some((package.name, verdict.as_ref()?))));
         rows.filter_map(|(name, verdict)| match verdict {
-            Verdict::Fails { why, said, .. } => Some(Failure { column: self, name, why, said }),
-            Verdict::Works(_) => None,
+            TestResult::Fails { why, said, .. } => Some(Failure { column: self, name, why, said }),
+            TestResult::Works(_) => None,
         })
     }
 }
 
 /// Returns a cell. A failure refers to a note; failures with the same text share a note.
-fn cell(suite: &str, name: &str, verdict: &Verdict, notes: &mut Vec<String>) -> String {
+fn cell(suite: &str, name: &str, verdict: &TestResult, notes: &mut Vec<String>) -> String {
     match verdict {
-        Verdict::Works(more) if more.is_empty() => "works".to_owned(),
-        Verdict::Works(more) => format!("works: {more}"),
-        Verdict::Fails { why, beside, .. } => {
+        TestResult::Works(more) if more.is_empty() => "works".to_owned(),
+        TestResult::Works(more) => format!("works: {more}"),
+        TestResult::Fails { why, beside, .. } => {
             let explanation = programs::explained(suite, name, why);
             let beside = if beside.is_empty() { String::new() } else { format!("; {beside}") };
             let note = format!("{why}{beside}. {}", explanation.unwrap_or("**Nobody has explained this failure.**"));
@@ -149,17 +149,17 @@ fn cell(suite: &str, name: &str, verdict: &Verdict, notes: &mut Vec<String>) -> 
 mod tests {
     use super::*;
 
-    fn fails(why: &str) -> Verdict {
-        Verdict::Fails { why: why.to_owned(), beside: String::new(), said: String::new() }
+    fn fails(why: &str) -> TestResult {
+        TestResult::Fails { why: why.to_owned(), beside: String::new(), said: String::new() }
     }
 
     /// A release in which everything works except some programs.
-    fn column(suite: &'static str, failures: &[(&str, &str)]) -> Column {
+    fn column(suite: &'static str, failures: &[(&str, &str)]) -> ReleaseColumn {
         let verdict = |name: &str| match failures.iter().find(|(program, _)| *program == name) {
             Some((_, why)) => fails(why),
-            None => Verdict::Works(String::new()),
+            None => TestResult::Works(String::new()),
         };
-        Column {
+        ReleaseColumn {
             suite,
             title: "Here",
             facts: ["2.36".to_owned(), "44.0".to_owned()],

@@ -11,14 +11,14 @@ pub(crate) struct Program {
     /// Its name in the table.
     pub(crate) name: &'static str,
     /// How it is run.
-    pub(crate) way: Way,
+    pub(crate) way: RunMode,
     /// Whether it is part of the short form.
     pub(crate) is_short: bool,
 }
 
 /// How a program is run.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Way {
+pub(crate) enum RunMode {
     /// Alone. Its output must contain the second text.
     Alone(&'static str, &'static str),
     /// A server and its client: how `meet.sh` recognizes that the server is ready, and the
@@ -29,11 +29,11 @@ pub(crate) enum Way {
 }
 
 const fn alone(name: &'static str, words: &'static str, says: &'static str) -> Program {
-    Program { name, way: Way::Alone(words, says), is_short: false }
+    Program { name, way: RunMode::Alone(words, says), is_short: false }
 }
 
 const fn meet(name: &'static str, ready: &'static str, server: &'static str, client: &'static str) -> Program {
-    Program { name, way: Way::Meet(ready, server, client), is_short: false }
+    Program { name, way: RunMode::Meet(ready, server, client), is_short: false }
 }
 
 /// Both sides get the same arguments; the client also gets the server's address.
@@ -127,7 +127,7 @@ pub(crate) const ALL: &[Program] = &[
     alone("rdma link", "rdma link", "link softhca0/1 state ACTIVE"),
     alone("rdma dev", "rdma dev", "softhca0: node_type ca"),
     alone("rdma resource show", "rdma resource show", "softhca0: pd 0"),
-    Program { name: "pyverbs tests", way: Way::Pyverbs, is_short: false },
+    Program { name: "pyverbs tests", way: RunMode::Pyverbs, is_short: false },
 ];
 
 /// The programs of these packages that are not in the list, with the reason.

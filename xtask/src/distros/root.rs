@@ -29,10 +29,10 @@ pub(crate) const IMAGE: Release = Release { suite: "bookworm", title: "Debian 12
 pub(crate) const RELEASES: [Release; 3] = [IMAGE, STABLE, Release { suite: "sid", title: "Debian sid" }];
 
 /// A list of packages, and the suffix of the folder in which they are installed.
-type Packages = (&'static str, &'static [&'static str]);
+type PackageList = (&'static str, &'static [&'static str]);
 
 /// The packages of all programs in the list.
-pub(crate) const EVERYTHING: Packages = (
+pub(crate) const EVERYTHING: PackageList = (
     "",
     &[
         "ibverbs-utils",
@@ -50,7 +50,7 @@ pub(crate) const EVERYTHING: Packages = (
 );
 
 /// The packages of the short form.
-pub(crate) const FEW: Packages = ("-short", &["ibverbs-utils", "perftest", "rdmacm-utils"]);
+pub(crate) const FEW: PackageList = ("-short", &["ibverbs-utils", "perftest", "rdmacm-utils"]);
 
 /// The file with the names of a release's packages. A release with another list is made again.
 const LIST: &str = "etc/softhca-packages";
@@ -74,7 +74,7 @@ impl Roots {
 
     /// Returns the folder of a release with these packages. Makes it if it does not exist, or if
     /// `fresh`.
-    pub(crate) fn ready(&self, release: &Release, packages: Packages, fresh: bool) -> Result<PathBuf, String> {
+    pub(crate) fn ready(&self, release: &Release, packages: PackageList, fresh: bool) -> Result<PathBuf, String> {
         let (mark, packages) = packages;
         let place = self.folder.join(format!("{}{mark}", release.suite));
         let wanted = packages.join(" ");

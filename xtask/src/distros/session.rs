@@ -1,7 +1,7 @@
 //! Runs one program in one release, in its own namespaces and with a time limit, and judges how it
 //! ended.
 //!
-//! The principal type is [`Verdict`].
+//! The principal type is [`TestResult`].
 
 use std::path::Path;
 use std::process::Command;
@@ -10,7 +10,7 @@ use std::time::Duration;
 use harness::program::{Outcome, Program as Process};
 use harness::pyverbs::{self, Case, Verdict as Tested};
 
-use super::programs::{Program, Way};
+use super::programs::{Program, RunMode};
 use harness::Dist;
 
 /// The script that enters a release.
@@ -33,30 +33,30 @@ const LONGEST: usize = 240;
 
 /// The result of a program.
 #[derive(Debug, Clone)]
-pub(crate) enum Verdict {
+pub(crate) enum TestResult {
     /// It works, with a note if needed.
     Works(String),
     /// It fails: a summary, the part that does not fail, and its complete output.
     Fails { why: String, beside: String, said: String },
 }
 
-impl Verdict {
+impl TestResult {
     fn fails(why: impl Into<String>, said: impl Into<String>) -> Self {
         Self::Fails { why: why.into(), beside: String::new(), said: said.into() }
     }
 }
 
 /// Runs a program of a release.
-pub(crate) fn run(program: &Program, root: &Path, dist: &Dist) -> Verdict {
+pub(crate) fn run(program: &Program, root: &Path, dist: &Dist) -> TestResult {
     let entry = Entry { root, bound: Some((dist.folder(), PLACE)), user: NOBODY };
     match program.way {
-        Way::Alone(words, says) => {
+        RunMode::Alone(words, says) => {
             judged(entry.run(LIMIT, &format!("cd /tmp; exec softhca run -- {words}"), &[]), &[says])
         }
-        Way::Meet(ready, server, client) => judged(entry.run(LIMIT, MEET, &[ready, server, client]), &[]),
-        Way::Pyverbs => entry
+        RunMode::Meet(ready, server, client) => judged(entry.run(LIMIT, MEET, &[ready, server, client]), &[]),
+        RunMode::Pyverbs => entry
             .run(PYVERBS_LIMIT, PYVERBS, &[])
-            .map_or_else(|why| Verdict::fails(first_words(&why), why), |outcome| tested(&outcome.everything())),
+            .map_or_else(|why| TestResult::fails(first_words(&why), why), |outcome| tested(&outcome.everything())),
     }
 }
 
@@ -85,14 +85,14 @@ impl Entry<'_> {
 }
 
 /// A program works if it exits with 0 and prints the expected text.
-pub(crate) fn judged(outcome: Result<Outcome, String>, says: &[&str]) -> Verdict {
+pub(crate) fn judged(outcome: Result<Outcome, String>, says: &[&str]) -> TestResult {
     let outcome = match outcome {
         Ok(outcome) => outcome,
-        Err(why) => return Verdict::fails(first_words(&why), why),
+        Err(why) => return TestResult::fails(first_words(&why), why),
     };
     match says.iter().find(|says| !outcome.output.contains(**says)) {
-        None if outcome.succeeded() => Verdict::Works(String::new()),
-        unsaid => Verdict::fails(in_words(&outcome, unsaid.unwrap_or(&"")), outcome.everything()),
+        None if outcome.succeeded() => TestResult::Works(String::new()),
+        unsaid => TestResult::fails(in_words(&outcome, unsaid.unwrap_or(&"")), outcome.everything()),
     }
 }
 
@@ -150,7 +150,7 @@ fn missing(said: &str) -> Option<String> {
 }
 
 /// The Python tests work if no test fails.
-fn tested(said: &str) -> Verdict {
+fn tested(said: &str) -> TestResult {
     let mut cases: Vec<Case> = Vec::new();
     let mut broken = Vec::new();
     for part in said.split("module ").skip(1) {
@@ -176,9 +176,9 @@ fn tested(said: &str) -> Verdict {
         .collect();
     let counts = format!("{passed} pass, {skipped} skip themselves");
     match (missing(said), failed.is_empty() && passed > 0) {
-        (_, true) => Verdict::Works(counts),
-        (Some(missing), false) => Verdict::fails(missing, said),
-        (None, false) => Verdict::Fails {
+        (_, true) => TestResult::Works(counts),
+        (Some(missing), false) => TestResult::fails(missing, said),
+        (None, false) => TestResult::Fails {
             why: format!("{} fail: {}", failed.len(), failed.join(", ")),
             beside: counts,
             said: said.to_owned(),
@@ -223,14 +223,14 @@ mod tests {
     #[test]
     fn python_tests_work_if_none_fails() {
         let good = "module test_a\ntest_one (tests.test_a.A.test_one) ... ok\ntest_two (tests.test_a.A.test_two) ... skipped 'no'\n";
-        assert!(matches!(tested(good), Verdict::Works(words) if words == "1 pass, 1 skip themselves"));
+        assert!(matches!(tested(good), TestResult::Works(words) if words == "1 pass, 1 skip themselves"));
         let bad =
             format!("{good}module test_b\ntest_one (tests.test_b.B.test_one) ... FAIL\nmodule test_b ended with 1\n");
-        let Verdict::Fails { why, beside, .. } = tested(&bad) else { panic!("a test fails") };
+        let TestResult::Fails { why, beside, .. } = tested(&bad) else { panic!("a test fails") };
         assert_eq!((why.as_str(), beside.as_str()), ("1 fail: test_b B.test_one", "1 pass, 1 skip themselves"));
         let hung = format!("{good}module test_c\nmodule test_c ended with 124\n");
-        let Verdict::Fails { why, .. } = tested(&hung) else { panic!("a module does not end") };
+        let TestResult::Fails { why, .. } = tested(&hung) else { panic!("a module does not end") };
         assert_eq!(why, "1 fail: test_c ended with 124");
-        assert!(matches!(tested(""), Verdict::Fails { .. }), "no test at all");
+        assert!(matches!(tested(""), TestResult::Fails { .. }), "no test at all");
     }
 }

@@ -16,13 +16,13 @@ use crate::abi_check::{self, releases::Releases};
 use crate::workspace::Workspace;
 
 /// A version as numbers.
-type Version = (u32, u32);
+type GlibcVersion = (u32, u32);
 
 /// The symbols that a build needs and exports.
 #[derive(Debug, Default)]
 pub(crate) struct Needs {
     /// The highest version of glibc whose symbols it uses.
-    pub(crate) glibc: Version,
+    pub(crate) glibc: GlibcVersion,
     /// The libraries that replace those of rdma-core.
     libraries: Vec<Library>,
 }
@@ -42,7 +42,7 @@ struct Library {
 pub(crate) struct Other {
     pub(crate) name: &'static str,
     /// The version of its glibc; none for another C library.
-    pub(crate) glibc: Option<Version>,
+    pub(crate) glibc: Option<GlibcVersion>,
     /// The newest rdma-core version in its updates.
     pub(crate) rdma_core: u32,
 }
@@ -129,7 +129,7 @@ impl Library {
 }
 
 /// Formats a version.
-pub(crate) fn dotted((major, minor): Version) -> String {
+pub(crate) fn dotted((major, minor): GlibcVersion) -> String {
     format!("{major}.{minor}")
 }
 
@@ -145,7 +145,7 @@ fn versions(file: &Path) -> Result<String, String> {
 }
 
 /// The highest version with a prefix.
-fn highest(said: &str, prefix: &str) -> Version {
+fn highest(said: &str, prefix: &str) -> GlibcVersion {
     let words = said.split(|c: char| !(c.is_ascii_alphanumeric() || matches!(c, '_' | '.')));
     let numbers = words.filter_map(|word| {
         let (major, minor) = word.strip_prefix(prefix)?.split_once('.')?;

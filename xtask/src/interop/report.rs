@@ -1,5 +1,5 @@
 //! The results of the cases: lines during the run, a table for docs/interop.md, and JSON. The
-//! principal type is [`Report`].
+//! principal type is [`InteropReport`].
 
 use std::fmt;
 use std::fs;
@@ -34,7 +34,7 @@ pub(super) struct Line {
 
 /// The results of all cases.
 #[derive(Debug, Serialize)]
-pub(super) struct Report {
+pub(super) struct InteropReport {
     pub(super) kernel: String,
     lines: Vec<Line>,
     #[serde(skip)]
@@ -90,9 +90,9 @@ impl fmt::Display for Line {
     }
 }
 
-impl Report {
-    pub(super) fn new(driver: Driver) -> Report {
-        Report { kernel: String::new(), lines: Vec::new(), driver }
+impl InteropReport {
+    pub(super) fn new(driver: Driver) -> InteropReport {
+        InteropReport { kernel: String::new(), lines: Vec::new(), driver }
     }
 
     /// The mark before the driver's table.
@@ -164,7 +164,7 @@ mod tests {
     fn a_table_takes_the_place_of_the_last_one() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("interop.md");
-        let mut report = Report::new(Driver::Rxe);
+        let mut report = InteropReport::new(Driver::Rxe);
         let begin = report.begin();
         fs::write(&path, format!("before\n{begin}old\n{END}after\n")).expect("written");
         assert!(report.verdict().is_err(), "nothing was run");
@@ -176,7 +176,7 @@ mod tests {
             assert!(text.starts_with("before\n") && text.ends_with("after\n") && !text.contains("old"), "{text}");
             assert!(text.contains("| `everyopcode` | good | **failed** |\n"), "{text}");
         }
-        let mut other = Report::new(Driver::Rxe);
+        let mut other = InteropReport::new(Driver::Rxe);
         other.add(Line::new(&Driver::Rxe.cases()[1], [Some(Ok(())), None]));
         other.write(&path).expect("written");
         let text = fs::read_to_string(&path).expect("read");

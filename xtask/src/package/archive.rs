@@ -3,11 +3,11 @@
 
 use std::path::{Path, PathBuf};
 
-use super::Release;
+use super::BuildInfo;
 use super::tool::Tool;
 
 /// Packs a folder as `NAME.tar.gz` in `out`. All its files are below `NAME/`.
-pub(super) fn pack(release: &Release, folder: &Path, name: &str, out: &Path) -> Result<PathBuf, String> {
+pub(super) fn pack(release: &BuildInfo, folder: &Path, name: &str, out: &Path) -> Result<PathBuf, String> {
     let path = out.join(format!("{name}.tar"));
     let packed = out.join(format!("{name}.tar.gz"));
     Tool::new("tar")

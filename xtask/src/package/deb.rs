@@ -9,7 +9,7 @@ use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
-use super::Release;
+use super::BuildInfo;
 use super::archive::compress;
 use super::needs;
 use super::tool::Tool;
@@ -47,7 +47,7 @@ License: MIT
 /// Builds `softhca_VERSION_amd64.deb` in `out`. Uses `scratch` for the package's files.
 pub(super) fn build(
     workspace: &Workspace,
-    release: &Release,
+    release: &BuildInfo,
     tree: &Tree,
     scratch: &Path,
     out: &Path,
@@ -70,11 +70,11 @@ pub(super) fn build(
     Ok(path)
 }
 
-fn version(release: &Release) -> String {
+fn version(release: &BuildInfo) -> String {
     format!("{}-{REVISION}", release.version)
 }
 
-fn lay_out(workspace: &Workspace, release: &Release, tree: &Tree, folder: &Path) -> Result<(), String> {
+fn lay_out(workspace: &Workspace, release: &BuildInfo, tree: &Tree, folder: &Path) -> Result<(), String> {
     let told = |error: std::io::Error| format!("cannot lay out the Debian package: {error}");
     let (usr, papers) = (folder.join("usr"), folder.join("usr/share/doc/softhca"));
     fs::create_dir_all(folder).map_err(told)?;
@@ -105,7 +105,7 @@ fn lay_out(workspace: &Workspace, release: &Release, tree: &Tree, folder: &Path)
     symlink("changelog.gz", papers.join("CHANGELOG.md.gz")).map_err(told)
 }
 
-fn fields(release: &Release, tree: &Tree, folder: &Path) -> Result<String, String> {
+fn fields(release: &BuildInfo, tree: &Tree, folder: &Path) -> Result<String, String> {
     let programs = tree.programs()?;
     let own: Vec<String> = own_libraries(tree)?;
     let depends = needs::depends(programs.iter().map(PathBuf::as_path), &own)?;
@@ -127,7 +127,7 @@ fn own_libraries(tree: &Tree) -> Result<Vec<String>, String> {
     Ok(entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned()).collect())
 }
 
-fn debian_changelog(release: &Release) -> Result<String, String> {
+fn debian_changelog(release: &BuildInfo) -> Result<String, String> {
     let date = release.date("--rfc-email")?;
     Ok(format!(
         "softhca ({}) unstable; urgency=medium\n\n  * Version {}; changelog.gz says what is new.\n\n -- {}  {date}\n",

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
-use super::Release;
+use super::BuildInfo;
 use super::archive::compress;
 use super::tool::Tool;
 
@@ -27,7 +27,7 @@ const DEMO: &str = "ibv_devinfo; ibv_rc_pingpong -g 0 & server=$!; \
 const USER: &str = "65534:65534";
 
 /// Makes the image's folder in `out`, and replaces a previous one.
-pub(super) fn build(release: &Release, deb: &Path, scratch: &Path, out: &Path) -> Result<PathBuf, String> {
+pub(super) fn build(release: &BuildInfo, deb: &Path, scratch: &Path, out: &Path) -> Result<PathBuf, String> {
     let folder = out.join(format!("softhca-{}-oci", release.version));
     let layer = scratch.join("layer.tar");
     file_system(release, deb, &layer)?;
@@ -40,7 +40,7 @@ pub(super) fn build(release: &Release, deb: &Path, scratch: &Path, out: &Path) -
     Ok(folder)
 }
 
-fn file_system(release: &Release, deb: &Path, layer: &Path) -> Result<(), String> {
+fn file_system(release: &BuildInfo, deb: &Path, layer: &Path) -> Result<(), String> {
     let hooks = [
         format!("--customize-hook=upload {} /softhca.deb", quoted(deb)),
         "--customize-hook=chroot \"$1\" dpkg --install /softhca.deb".to_owned(),
@@ -55,7 +55,7 @@ fn file_system(release: &Release, deb: &Path, layer: &Path) -> Result<(), String
         .run()
 }
 
-fn write(release: &Release, layer: &Path, folder: &Path) -> Result<(), String> {
+fn write(release: &BuildInfo, layer: &Path, folder: &Path) -> Result<(), String> {
     let plain = digest(layer)?;
     compress(layer)?;
     let layer = blob(&layer.with_extension("tar.gz"), folder, "application/vnd.oci.image.layer.v1.tar+gzip")?;

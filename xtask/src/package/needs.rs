@@ -19,7 +19,7 @@ const PACKAGES: &[(&str, &str, &str)] = &[
     ("libgcc_s.so.1", "libgcc-s1", ""),
 ];
 
-type Version = Vec<u32>;
+type LibraryVersion = Vec<u32>;
 
 /// The field `Depends` for these programs. Their own libraries are not dependencies.
 pub(super) fn depends<'a>(programs: impl Iterator<Item = &'a Path>, own: &[String]) -> Result<String, String> {
@@ -31,7 +31,7 @@ pub(super) fn depends<'a>(programs: impl Iterator<Item = &'a Path>, own: &[Strin
     Ok(told(&needs))
 }
 
-fn collect(text: &str, own: &[String], needs: &mut BTreeMap<&'static str, Version>) -> Result<(), String> {
+fn collect(text: &str, own: &[String], needs: &mut BTreeMap<&'static str, LibraryVersion>) -> Result<(), String> {
     let package = |library: &str| PACKAGES.iter().find(|(name, ..)| *name == library);
     let mut prefix = None;
     for line in text.lines() {
@@ -59,12 +59,12 @@ fn collect(text: &str, own: &[String], needs: &mut BTreeMap<&'static str, Versio
     Ok(())
 }
 
-fn parse(version: &str) -> Option<Version> {
+fn parse(version: &str) -> Option<LibraryVersion> {
     version.split('.').map(|part| part.parse().ok()).collect()
 }
 
-fn told(needs: &BTreeMap<&str, Version>) -> String {
-    let one = |(package, version): (&&str, &Version)| {
+fn told(needs: &BTreeMap<&str, LibraryVersion>) -> String {
+    let one = |(package, version): (&&str, &LibraryVersion)| {
         let numbers: Vec<String> = version.iter().map(u32::to_string).collect();
         match numbers[..] {
             [] => (*package).to_owned(),

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 use harness::Dist;
 
-use super::Release;
+use super::BuildInfo;
 use super::tool::Tool;
 use crate::workspace::Workspace;
 
@@ -27,7 +27,7 @@ impl Tree {
     /// Writes the files to a folder that does not exist yet.
     pub(super) fn lay_out(
         workspace: &Workspace,
-        release: &Release,
+        release: &BuildInfo,
         dist: &Dist,
         folder: &Path,
     ) -> Result<Self, String> {

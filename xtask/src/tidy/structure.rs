@@ -1,7 +1,7 @@
 //! The structure of one package: files that import each other in a cycle, the widest struct, and
 //! the number of long functions. Each figure has a limit that only goes down.
 //!
-//! What is only for tests does not count. The principal type is [`Figures`].
+//! What is only for tests does not count. The principal type is [`PackageFigures`].
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -16,7 +16,7 @@ const LONG: usize = 60;
 
 /// The figures of one package.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct Figures {
+pub(super) struct PackageFigures {
     /// The files in the largest cycle of imports. A file does not import itself, so a cycle has at
     /// least two files. Empty: there is no cycle.
     pub(super) cycle: Vec<String>,
@@ -29,7 +29,7 @@ pub(super) struct Figures {
 /// The path of a module: the names from the crate's root.
 type Names = Vec<String>;
 
-impl Figures {
+impl PackageFigures {
     /// Measures the sources of a package: the path below `src` and the syntax of each file.
     pub(super) fn of(files: &[(PathBuf, Source)]) -> Self {
         let mut modules: BTreeMap<Names, &Source> = BTreeMap::new();
@@ -66,7 +66,7 @@ impl Figures {
 
 /// Finds wide structs and long functions.
 struct Counter<'f> {
-    figures: &'f mut Figures,
+    figures: &'f mut PackageFigures,
     module: String,
 }
 
@@ -177,9 +177,9 @@ fn largest_cycle(edges: &BTreeMap<&Names, BTreeSet<Names>>) -> BTreeSet<Names> {
 mod tests {
     use super::*;
 
-    fn figures(files: &[(&str, &str)]) -> Figures {
+    fn figures(files: &[(&str, &str)]) -> PackageFigures {
         let parsed = |text: &str| Source::read(text).expect("Rust");
-        Figures::of(&files.iter().map(|(path, text)| (PathBuf::from(path), parsed(text))).collect::<Vec<_>>())
+        PackageFigures::of(&files.iter().map(|(path, text)| (PathBuf::from(path), parsed(text))).collect::<Vec<_>>())
     }
 
     #[test]

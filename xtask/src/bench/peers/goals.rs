@@ -49,7 +49,7 @@ mod cause {
 
 /// The parts of the page, one table each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Part {
+pub(super) enum Section {
     /// Two processes whose memory is private: data goes over a lane.
     OneHost,
     /// Two processes under `softhca run --shared-memory`.
@@ -61,7 +61,7 @@ pub(super) enum Part {
     Control,
 }
 
-impl Part {
+impl Section {
     /// All parts, in the order of the page.
     pub(super) const ALL: [Self; 5] =
         [Self::OneHost, Self::SharedMemory, Self::Many, Self::BetweenHosts, Self::Control];
@@ -91,7 +91,7 @@ pub(super) enum Want {
 
 /// One goal.
 pub(super) struct Goal {
-    pub(super) part: Part,
+    pub(super) part: Section,
     pub(super) what: String,
     /// The unit of both figures.
     pub(super) unit: &'static str,
@@ -108,7 +108,7 @@ pub(super) struct Goal {
 
 impl Goal {
     pub(super) fn new(
-        part: Part,
+        part: Section,
         ours: &str,
         unit: &'static str,
         want: Want,
@@ -140,7 +140,7 @@ fn ucx(words: &str) -> Vec<String> {
 
 fn one_host() -> Vec<Goal> {
     use Want::{AtLeast, AtMost};
-    let goal = |ours: &str, unit, want, theirs, cause| Goal::new(Part::OneHost, ours, unit, want, theirs, cause);
+    let goal = |ours: &str, unit, want, theirs, cause| Goal::new(Section::OneHost, ours, unit, want, theirs, cause);
     let mut goals = vec![
         goal("ib_send_lat -s 8", "µs", AtMost(1.3), base("verbs"), cause::SMALL),
         goal(
@@ -187,7 +187,7 @@ fn one_host() -> Vec<Goal> {
 fn shared_memory() -> Vec<Goal> {
     use Want::{AtLeast, AtMost};
     let goal = |ours: &str, unit, want, theirs: &str, cause| {
-        let goal = Goal::new(Part::SharedMemory, &shared_name(ours), unit, want, ucx(theirs), cause);
+        let goal = Goal::new(Section::SharedMemory, &shared_name(ours), unit, want, ucx(theirs), cause);
         goal.called(&format!("`{ours}`"))
     };
     let mut goals = vec![
@@ -210,7 +210,7 @@ fn many() -> Vec<Goal> {
     use Want::{AtLeast, Within};
     let goal = |ours: &str, unit, want, theirs: &[&str], cause| {
         let theirs = theirs.iter().map(|name| (*name).to_owned()).collect();
-        Goal::new(Part::Many, ours, unit, want, theirs, cause)
+        Goal::new(Section::Many, ours, unit, want, theirs, cause)
     };
     let (few, all) = (format!("mesh {FEW_PROCESSES}"), format!("mesh {MANY_PROCESSES}"));
     vec![
@@ -236,7 +236,7 @@ fn between_hosts() -> Vec<Goal> {
     for (mtu, part_of_udp) in [(9000, 0.9), (1500, 0.85)] {
         let of = |what: &str| wire::named(what, mtu);
         let mut goal = |ours: &str, unit, want, theirs: &str, cause| {
-            let goal = Goal::new(Part::BetweenHosts, &of(ours), unit, want, vec![of(theirs)], cause);
+            let goal = Goal::new(Section::BetweenHosts, &of(ours), unit, want, vec![of(theirs)], cause);
             goals.push(goal.called(&format!("`{ours}`, MTU {mtu}")));
         };
         let (stream, ping) = ("ib_write_bw -s 1048576", "ib_send_lat -s 8");
@@ -255,7 +255,7 @@ fn between_hosts() -> Vec<Goal> {
 
 fn control() -> Vec<Goal> {
     use Want::{AtMost, Within};
-    let goal = |ours: &str, unit, want, theirs| Goal::new(Part::Control, ours, unit, want, theirs, "");
+    let goal = |ours: &str, unit, want, theirs| Goal::new(Section::Control, ours, unit, want, theirs, "");
     let commands =
         |ours, times| Goal { times, ..goal(ours, "µs", AtMost(1.5), [base("socket"), base("nearby")].concat()) };
     vec![
@@ -282,8 +282,8 @@ mod tests {
 
     use super::super::report;
     use super::super::verdict::Verdict;
-    use super::super::{Figures, probes};
-    use super::{Part, Want, all, iwarp, wire};
+    use super::super::{GroupFigures, probes};
+    use super::{Section, Want, all, iwarp, wire};
 
     fn docs() -> std::path::PathBuf {
         Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs")
@@ -316,7 +316,7 @@ mod tests {
 
     #[test]
     fn every_part_has_goals() {
-        for part in Part::ALL {
+        for part in Section::ALL {
             assert!(all().iter().any(|goal| goal.part == part), "{part:?}");
         }
     }
@@ -343,7 +343,7 @@ mod tests {
     #[test]
     fn every_goal_that_stored_figures_miss_has_a_cause() {
         let goals = all();
-        for (_, figures) in Figures::stored(&docs().join("performance")).unwrap().into_values().flatten() {
+        for (_, figures) in GroupFigures::stored(&docs().join("performance")).unwrap().into_values().flatten() {
             let chosen = figures.chosen();
             for verdict in goals.iter().filter_map(|goal| Verdict::of(goal, &chosen)).filter(|verdict| !verdict.met) {
                 assert!(!verdict.goal.cause.is_empty(), "{} has no cause", verdict.goal.what);

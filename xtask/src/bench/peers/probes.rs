@@ -66,7 +66,8 @@ pub(super) const STARTUP: &str = "softhca run";
 /// Processes that are all connected to each other.
 pub(super) const FEW_PROCESSES: &str = "pair 16 AGENT";
 pub(super) const MANY_PROCESSES: &str = "all 128 AGENT";
-/// Processes that all talk to each other at once: few, many, and how unfair that is for one of many.
+/// Processes that all talk to each other at once: few, many, and how unfair that is for one of
+/// many.
 pub(super) const FEW_TALK: &str = "alltoall rate 4";
 pub(super) const MANY_TALK: &str = "alltoall rate 64";
 pub(super) const UNFAIR: &str = "alltoall fair 64";
@@ -177,7 +178,12 @@ pub(super) enum What {
     /// perftest on softhca, with private or shared memory.
     Perftest { words: String, column: &'static str, shared: bool },
     /// ucx_perftest.
-    Ucx { words: String, transports: &'static str, settings: &'static [(&'static str, &'static str)], column: Column },
+    Ucx {
+        words: String,
+        transports: &'static str,
+        settings: &'static [(&'static str, &'static str)],
+        column: UcxColumn,
+    },
     /// libfabric's fi_pingpong.
     Pingpong { words: String },
     /// `suite/programs/baseline.c`.
@@ -200,7 +206,7 @@ pub(super) enum What {
 
 /// A column of ucx_perftest's last line.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Column {
+pub(super) enum UcxColumn {
     /// The median in microseconds.
     Latency,
     /// MiB/s.
@@ -209,7 +215,7 @@ pub(super) enum Column {
     Rate,
 }
 
-impl Column {
+impl UcxColumn {
     pub(super) fn place(self) -> usize {
         match self {
             Self::Latency => 1,
@@ -237,7 +243,7 @@ fn shared(words: &str, more: &str, column: &'static str) -> Probe {
     Probe { name: shared_name(words), what: What::Perftest { words: format!("{words} {more}"), column, shared: true } }
 }
 
-fn ucx(words: &str, more: &str, transports: &'static str, column: Column) -> Probe {
+fn ucx(words: &str, more: &str, transports: &'static str, column: UcxColumn) -> Probe {
     let settings = settings(words, transports);
     let what = What::Ucx { words: format!("-t {words} {more}"), transports, settings, column };
     Probe { name: ucx_name(words, transports), what }
@@ -273,8 +279,8 @@ pub(super) fn of(group: Group) -> Vec<Probe> {
         Group::Latency => latency(),
         Group::Rate => vec![
             perftest("ib_send_bw -s 8 -l 16", "-n 400000", RATE),
-            ucx("tag_bw -s 8", "-n 3000000", posix, Column::Rate),
-            ucx("ucp_am_bw -s 8", "-n 3000000", posix, Column::Rate),
+            ucx("tag_bw -s 8", "-n 3000000", posix, UcxColumn::Rate),
+            ucx("ucp_am_bw -s 8", "-n 3000000", posix, UcxColumn::Rate),
             baseline("verbs-rate"),
         ],
         Group::Shared => shared_memory(),
@@ -342,7 +348,7 @@ fn latency() -> Vec<Probe> {
         // Long messages take longer, above all if the two programs share a busy processor.
         let count = if size > 4 << 10 { "-n 10000" } else { "-n 50000" };
         probes.push(perftest(&format!("ib_send_lat -s {size}"), count, TYPICAL));
-        probes.push(ucx(&format!("tag_lat -s {size}"), count, TRANSPORTS[0], Column::Latency));
+        probes.push(ucx(&format!("tag_lat -s {size}"), count, TRANSPORTS[0], UcxColumn::Latency));
     }
     probes
 }
@@ -351,17 +357,17 @@ fn shared_memory() -> Vec<Probe> {
     let posix = TRANSPORTS[0];
     let mut probes = vec![
         shared("ib_write_lat -s 8", "-n 100000", TYPICAL),
-        ucx("ucp_put_lat -s 8", "-n 100000", posix, Column::Latency),
+        ucx("ucp_put_lat -s 8", "-n 100000", posix, UcxColumn::Latency),
         shared("ib_read_lat -s 8", "-n 100000", TYPICAL),
-        ucx("ucp_get -s 8", "-n 300000", posix, Column::Latency),
+        ucx("ucp_get -s 8", "-n 300000", posix, UcxColumn::Latency),
         shared("ib_atomic_bw -A FETCH_AND_ADD", "-n 500000", RATE),
-        ucx("ucp_fadd -s 8", "-n 3000000 -O 16", posix, Column::Rate),
+        ucx("ucp_fadd -s 8", "-n 3000000 -O 16", posix, UcxColumn::Rate),
     ];
     for (_, size) in Group::BANDWIDTHS {
         let count = count(size);
         for (program, test) in [("ib_write_bw", "ucp_put_bw"), ("ib_read_bw", "ucp_get")] {
             probes.push(shared(&format!("{program} -s {size}"), &count, AVERAGE));
-            probes.push(ucx(&format!("{test} -s {size}"), &format!("{count} -w 100"), posix, Column::Bandwidth));
+            probes.push(ucx(&format!("{test} -s {size}"), &format!("{count} -w 100"), posix, UcxColumn::Bandwidth));
         }
     }
     probes
@@ -374,7 +380,7 @@ fn bandwidth(size: usize) -> Vec<Probe> {
         .map(|program| perftest(&format!("{program} -s {size}"), &count, AVERAGE))
         .collect();
     let mut peer = |test: &str, over| {
-        probes.push(ucx(&format!("{test} -s {size}"), &format!("{count} -w 100"), over, Column::Bandwidth));
+        probes.push(ucx(&format!("{test} -s {size}"), &format!("{count} -w 100"), over, UcxColumn::Bandwidth));
     };
     peer("tag_bw", TRANSPORTS[0]);
     peer("ucp_am_bw", TRANSPORTS[0]);

@@ -14,7 +14,7 @@ use super::goals::{self, Want};
 use super::probes::{self, Group, Probe, What};
 use super::quiet::{self, Run};
 use super::verdict::Series;
-use super::{Bench, middle, report};
+use super::{BenchRooms, middle, report};
 
 /// The groups to measure. They take less than ten minutes on two processors.
 const GROUPS: [Group; 8] =
@@ -33,8 +33,8 @@ pub(super) fn run(new: &Dist, old: Option<&Dist>, groups: &[Group], runs: usize)
     if probes.is_empty() {
         return Err("none of these groups can be measured quickly: leave out --quick".to_owned());
     }
-    let bench = Bench::new(new)?;
-    let beside = old.map(Bench::new).transpose()?;
+    let bench = BenchRooms::new(new)?;
+    let beside = old.map(BenchRooms::new).transpose()?;
     let (mut ours, mut theirs) = (Series::new(), Series::new());
     let agents: Vec<u32> =
         [Some(&bench), beside.as_ref()].into_iter().flatten().filter_map(|bench| bench.room.agent()).collect();
@@ -65,7 +65,7 @@ pub(super) fn run(new: &Dist, old: Option<&Dist>, groups: &[Group], runs: usize)
     Ok(())
 }
 
-fn add(series: &mut Series, bench: &Bench, probe: &Probe) -> Result<(), String> {
+fn add(series: &mut Series, bench: &BenchRooms, probe: &Probe) -> Result<(), String> {
     let figure = bench.figure(probe).map_err(|why| format!("{}: {why}", probe.name))?;
     series.entry(probe.name.clone()).or_default().push(figure);
     Ok(())

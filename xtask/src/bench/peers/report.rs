@@ -9,12 +9,12 @@ use std::path::Path;
 
 use plot::{Bytes, Heading, Line};
 
-use super::goals::{self, Goal, Part, Want};
+use super::goals::{self, Goal, Section, Want};
 use super::machine::Machine;
 use super::probes::{Group, LATENCIES, TRANSPORTS, TUNED, Tuned, shared_name, ucx_name};
 use super::quiet::{self, Run};
 use super::verdict::{Series, Verdict};
-use super::{Figures, Stored, middle};
+use super::{GroupFigures, Stored, middle};
 
 /// Digits of a printed figure.
 const DIGITS: usize = 3;
@@ -105,7 +105,7 @@ fn measured(machines: &[&Machine]) -> String {
 }
 
 /// How quiet the runs of each group were.
-fn runs(groups: &[(Group, Figures)]) -> String {
+fn runs(groups: &[(Group, GroupFigures)]) -> String {
     let mut text = "| group | runs that count | quiet | processors near | far | other runs, all disturbed |\n\
                     |---|---|---|---|---|---|\n"
         .to_owned();
@@ -124,7 +124,7 @@ fn runs(groups: &[(Group, Figures)]) -> String {
 pub(super) fn tables(groups: &[Series]) -> String {
     let mut text = String::new();
     let goals = goals::all();
-    for part in Part::ALL {
+    for part in Section::ALL {
         let of_part = goals.iter().filter(|goal| goal.part == part);
         let verdict = |goal| groups.iter().find_map(|series| Verdict::of(goal, series));
         let verdicts: Vec<Verdict<'_>> = of_part.filter_map(verdict).collect();

@@ -74,12 +74,12 @@ fn ratios(goal: &Goal, ours: &[f64], theirs: &[f64], scale: f64) -> [f64; 3] {
 
 #[cfg(test)]
 mod tests {
-    use super::super::goals::{Goal, Part, Want};
+    use super::super::goals::{Goal, Section, Want};
     use super::{Series, Verdict};
 
     fn goal(unit: &'static str, want: Want, theirs: &[&str]) -> Goal {
         let theirs = theirs.iter().map(|name| (*name).to_owned()).collect();
-        Goal::new(Part::OneHost, "ours", unit, want, theirs, "")
+        Goal::new(Section::OneHost, "ours", unit, want, theirs, "")
     }
 
     fn series(rows: &[(&str, &[f64])]) -> Series {
