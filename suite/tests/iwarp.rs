@@ -169,6 +169,25 @@ fn iw_terminate_reasons_name_layer_type_and_code() {
     }
 }
 
+/// `leaves` writes until the socket is full, because its peer stands still, and then ends.
+#[test]
+fn completed_writes_arrive_although_the_program_has_ended() {
+    let room = room();
+    let path = cprogram::build_with(&room, "leaves", &["-lrdmacm"]).expect("it compiles");
+    let line = |option: &str| format!("{} -a ADDRESS -p PORT {option}", path.display());
+    let place = room.place(Family::V4);
+    let mut serving = place.serve(&line("-l")).expect("it listens");
+    let client = place.call(&serving, &line("-c")).expect("it starts").wait(HANG).expect("it ends");
+    let server = serving.program.wait(HANG).expect("it ends");
+    let [completed, arrived] = [("completed ", client), ("arrived ", server)].map(|(word, outcome)| {
+        let output = outcome.expect_success().output;
+        let count = output.lines().find_map(|line| line.strip_prefix(word));
+        count.and_then(|count| count.parse::<u32>().ok()).unwrap_or_else(|| panic!("{output}"))
+    });
+    assert!((1..1024).contains(&completed), "{completed}: the socket was never full");
+    assert!(arrived >= completed, "{completed} of 1024 writes have completed, {arrived} have arrived");
+}
+
 #[test]
 fn show_qp_has_the_tcp_connection_of_both_sides() {
     let room = room();

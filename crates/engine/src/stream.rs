@@ -140,6 +140,7 @@ impl Qp {
                 break;
             }
         }
+        self.complete_ended(inner, live);
         if live.output.is_empty()
             && let Some(end) = live.end.take()
         {

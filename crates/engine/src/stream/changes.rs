@@ -8,6 +8,8 @@
 //! | to ERR | the same, and all requests are flushed |
 //! | to RESET, end of the QP | the connection is aborted, or ends behind what is sent |
 
+use std::collections::VecDeque;
+
 use abi::command::number as command;
 use abi::errno::Errno;
 use abi::event::kind;
@@ -73,6 +75,7 @@ impl Qp {
             socket,
             addresses,
             output: Output::new(),
+            ended: VecDeque::with_capacity(depth),
             end: None,
             interest: EventFlags::IN | EventFlags::RDHUP,
             is_full: false,

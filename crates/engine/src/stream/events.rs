@@ -7,6 +7,7 @@ use iwarp::{Close, Event, Reason, Received, Side};
 use protocol::{RecvEnd, State, Status};
 
 use super::Live;
+use super::part::EndedRequest;
 use crate::cell::Path;
 use crate::qp::{Inner, Qp};
 
@@ -31,7 +32,10 @@ impl Qp {
         while let Some(event) = live.stream.poll_event() {
             match event {
                 Event::Ready => inner.established = true,
-                Event::Completed { work, status: of } => self.on_completed(inner, work as u32, status(of)),
+                Event::Completed { work, status: of } => {
+                    let sent = live.sent + live.output.len() as u64;
+                    live.ended.push_back(EndedRequest { slot: work as u32, status: status(of), sent });
+                }
                 Event::Received(received) => self.on_received(inner, live, &received),
                 Event::ReceiveFailed { receive, status: of } => {
                     if let Some(receive) = live.receives.remove(receive) {
@@ -41,6 +45,14 @@ impl Qp {
                 Event::Terminated { by, terminate } => self.on_terminated(inner, live, by, terminate.reason),
                 Event::Closed(close) => self.on_closed(inner, live, close),
             }
+        }
+    }
+
+    /// Completes the requests whose bytes the socket has taken, or will not take.
+    pub(super) fn complete_ended(&self, inner: &mut Inner, live: &mut Live) {
+        let all = live.output.is_empty();
+        while let Some(ended) = live.ended.pop_front_if(|ended| all || ended.sent <= live.sent) {
+            self.on_completed(inner, ended.slot, ended.status);
         }
     }
 

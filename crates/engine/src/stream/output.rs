@@ -33,6 +33,10 @@ impl Output {
         self.begin == self.end
     }
 
+    pub(super) fn len(&self) -> usize {
+        self.end - self.begin
+    }
+
     pub(super) fn clear(&mut self) {
         (self.begin, self.end) = (0, 0);
     }

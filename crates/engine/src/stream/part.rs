@@ -7,7 +7,7 @@ use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use iwarp::Transmit;
-use protocol::{Operation, SendOp};
+use protocol::{Operation, SendOp, Status};
 use rustix::event::epoll::EventFlags;
 use rustix::net::{SocketAddrAny, getpeername, getsockname};
 
@@ -30,6 +30,8 @@ pub(super) struct Live<R> {
     pub(super) socket: OwnedFd,
     pub(super) addresses: Addresses,
     pub(super) output: Output,
+    /// Requests that have ended, and whose bytes the socket may not have taken.
+    pub(super) ended: VecDeque<EndedRequest>,
     /// How to end the sending direction behind the output.
     pub(super) end: Option<Transmit>,
     /// What the socket is watched for.
@@ -49,6 +51,15 @@ pub(super) struct Live<R> {
     /// READs that may be outstanding.
     pub(super) ord: u16,
     pub(super) receives: Receives<R>,
+}
+
+/// A request that the stream has completed. Its completion waits until the socket has taken its
+/// bytes, because the queue pair may end after it, and then what is in the output is lost.
+pub(super) struct EndedRequest {
+    pub(super) slot: u32,
+    pub(super) status: Status,
+    /// It waits until the socket has taken so many bytes.
+    pub(super) sent: u64,
 }
 
 impl<R> StreamPart<R> {
