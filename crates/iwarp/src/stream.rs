@@ -12,8 +12,10 @@
 //!
 //! The responder of a connection begins in Waiting, because it must not send before the initiator
 //! (RFC 5044, section 7.1.3). `close` leads to Closing if the send queue is empty, otherwise it
-//! aborts. A mistake of the peer, and a Terminate message of the peer, lead to Terminate. Each work
-//! request completes once, before [`Event::Closed`].
+//! aborts. A mistake of the peer, and a Terminate message of the peer, lead to Terminate. If the
+//! mistake is an access that is not allowed, the responses to earlier requests go out first; what the
+//! peer sends after its mistake is dropped. Each work request completes once, before
+//! [`Event::Closed`].
 //!
 //! Messages go out in the order in which they were posted, and whole: a message and a response take
 //! turns. A work request with a fence waits for all earlier READs and atomics. Completions have the
@@ -279,7 +281,7 @@ impl Stream {
             self.hold_end = Some(self.held_end(now));
         }
         self.hold = self.hold.filter(|hold| now < *hold);
-        while matches!(self.state, State::Waiting | State::Open | State::Closing) {
+        while matches!(self.state, State::Waiting | State::Open | State::Closing) && !self.responder.is_ending() {
             let Stream { receiver, requester, responder, events, config, .. } = self;
             let segment = match receiver.next(&mut bytes) {
                 Ok(Some(segment)) => segment,
@@ -296,6 +298,9 @@ impl Stream {
             match taken {
                 Ok(None) => {}
                 Ok(Some(terminate)) => self.terminated(now, terminate),
+                Err(reason) if reason.is_protection() && !self.responder.is_idle() => {
+                    self.responder.end(Terminate { reason, failed });
+                }
                 Err(reason) => self.fail(now, Terminate { reason, failed }),
             }
             // The end of this side is out, so a new READ cannot be answered.

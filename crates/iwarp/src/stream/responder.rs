@@ -25,8 +25,14 @@ struct Arriving {
 /// A response that is not sent, or not all of it.
 #[derive(Debug)]
 enum Response {
-    Read { request: ReadRequest, msn: u32, sent: u32 },
+    Read {
+        request: ReadRequest,
+        msn: u32,
+        sent: u32,
+    },
     Atomic(AtomicResponse),
+    /// The end of the stream, behind the responses to earlier requests.
+    End(Terminate),
 }
 
 /// The responder half of a stream.
@@ -60,6 +66,16 @@ impl Responder {
     /// Whether there is nothing to answer.
     pub(super) fn is_idle(&self) -> bool {
         self.responses.is_empty()
+    }
+
+    /// Whether a refused access ends the stream behind the responses that wait.
+    pub(super) fn is_ending(&self) -> bool {
+        matches!(self.responses.back(), Some(Response::End(_)))
+    }
+
+    /// Ends the stream behind the responses that wait.
+    pub(super) fn end(&mut self, terminate: Terminate) {
+        self.responses.push_back(Response::End(terminate));
     }
 
     /// Whether a SEND has arrived in part.
@@ -239,7 +255,8 @@ impl Responder {
     /// Writes the next FPDU of a response to `out` and returns its length; 0 if no FPDU waits.
     ///
     /// # Errors
-    /// The memory of a READ is not there any longer. The Terminate message says so.
+    /// The memory of a READ is not there any longer, or a refused access ends the stream here.
+    /// The Terminate message says so.
     pub(super) fn transmit(
         &mut self,
         sender: &mut Sender,
@@ -248,6 +265,7 @@ impl Responder {
     ) -> Result<usize, Terminate> {
         let written = match self.responses.front_mut() {
             None => return Ok(0),
+            Some(Response::End(terminate)) => return Err(*terminate),
             Some(Response::Atomic(response)) => {
                 let mut payload = [0; AtomicResponse::LEN];
                 response.emit(&mut payload);
