@@ -48,6 +48,8 @@ impl TakenStream {
 #[derive(Debug)]
 pub(crate) struct LeftStream {
     pub(crate) socket: Foreign,
+    /// The user of the queue pair.
+    pub(crate) uid: u32,
     /// The process has ended, perhaps without ending the sending direction.
     pub(crate) ends: bool,
 }
@@ -109,11 +111,11 @@ impl Streams {
         self.0.lock().kept.insert(qpn, socket);
     }
 
-    /// A QP leaves its connection: it is reset, or ends. `ends`: so does its process. Returns
-    /// whether a second descriptor was kept.
-    pub(crate) fn leave(&self, qpn: u32, ends: bool) -> bool {
+    /// A QP of a user leaves its connection: it is reset, or ends. `ends`: so does its process.
+    /// Returns whether a second descriptor was kept.
+    pub(crate) fn leave(&self, qpn: u32, uid: u32, ends: bool) -> bool {
         let mut table = self.0.lock();
-        let left = table.kept.remove(&qpn).map(|socket| LeftStream { socket, ends });
+        let left = table.kept.remove(&qpn).map(|socket| LeftStream { socket, uid, ends });
         let was_kept = left.is_some();
         table.left.extend(left);
         was_kept

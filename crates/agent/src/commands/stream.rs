@@ -54,7 +54,7 @@ pub fn take(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
 /// A QP leaves its connection: it is reset, or ends.
 pub(super) fn leave(world: &mut World, owner: ContextId, qpn: u32) {
     if let Some(context) = world.contexts.get_mut(&owner)
-        && world.wire.streams().leave(qpn, context.ends)
+        && world.wire.streams().leave(qpn, context.peer.uid, context.ends)
     {
         context.give_descriptor();
     }

@@ -13,8 +13,10 @@ use super::{Key, Tcp};
 use crate::foreign::Foreign;
 use crate::streams::LeftStream;
 
-/// Maximum number of connections. If another one comes, the oldest is closed.
+/// Maximum number of connections, and of those of one user. If another one comes, the oldest is
+/// closed.
 const CLOSINGS_MAX: usize = 1024;
+const PER_USER: usize = 128;
 /// How long the peer may take, in nanoseconds.
 const PATIENCE: u64 = 10_000_000_000;
 /// Bytes that are dropped at once, and how often, before other sockets are served.
@@ -34,7 +36,21 @@ pub(super) struct Closings {
 #[derive(Debug)]
 struct Closing {
     socket: Foreign,
+    uid: u32,
     dropped: usize,
+}
+
+impl Closings {
+    /// The connection that makes room for another one of a user, if there is none.
+    fn in_the_way(&self, uid: u32) -> Option<u32> {
+        let mut of_user = self.by_number.iter().filter(|(_, closing)| closing.uid == uid);
+        let oldest = of_user.next().map(|(number, _)| *number);
+        if of_user.count() + 1 >= PER_USER {
+            return oldest;
+        }
+        let oldest = self.by_number.keys().next().copied();
+        oldest.filter(|_| self.by_number.len() >= CLOSINGS_MAX)
+    }
 }
 
 impl Closing {
@@ -56,21 +72,19 @@ impl Closing {
 impl Tcp {
     /// Closes a connection when its peer has closed it, too.
     pub(super) fn close_gently(&mut self, left: LeftStream, now: Time) {
-        let LeftStream { socket, ends } = left;
+        let LeftStream { socket, uid, ends } = left;
         if ends {
             // Nothing comes behind what the process has sent.
             let _ = shutdown(&*socket, Shutdown::Write);
         }
-        if self.closings.by_number.len() >= CLOSINGS_MAX
-            && let Some(oldest) = self.closings.by_number.keys().next().copied()
-        {
+        if let Some(oldest) = self.closings.in_the_way(uid) {
             self.close_now(oldest);
         }
         self.closings.last = self.closings.last.wrapping_add(1);
         let key = Key::Closing(self.closings.last);
         let interest = EventFlags::IN | EventFlags::RDHUP;
         if epoll::add(&self.epoll, &*socket, key.data(), interest).is_ok() {
-            self.closings.by_number.insert(self.closings.last, Closing { socket, dropped: 0 });
+            self.closings.by_number.insert(self.closings.last, Closing { socket, uid, dropped: 0 });
             self.deadlines.set(key, now.after(PATIENCE));
         }
     }

@@ -2,6 +2,7 @@
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 use abi::layout::Record;
@@ -11,6 +12,7 @@ use abi::ucma::sockaddr::Sockaddr;
 use abi::ucma::{command, port_space};
 use iwarp::negotiation::{Answer, Asked};
 use iwarp::{Initiator, Responder, Terms};
+use protocol::Time;
 use rustix::event::{PollFd, PollFlags, poll};
 
 use super::super::ports::Ports;
@@ -19,11 +21,12 @@ use super::Key;
 use crate::config::{Config, DeviceConfig, Transport, WireMode};
 use crate::foreign::Foreign;
 use crate::rnic::{StartUp, WorkArounds};
-use crate::streams::StreamNews;
+use crate::streams::{LeftStream, StreamNews};
 
 /// The time of the peers' state machines, which never expire.
 const NEVER: Duration = Duration::MAX;
 const QPN: u32 = 0x123;
+const USER: u32 = 1000;
 
 fn host() -> Host {
     host_that_starts(StartUp::default())
@@ -154,7 +157,7 @@ fn a_peer_that_still_sends_gets_everything_that_was_sent_to_it() {
         if !ends {
             engine.shutdown(Shutdown::Write).expect("open");
         }
-        assert!(host.world.wire.streams().leave(QPN, ends));
+        assert!(host.world.wire.streams().leave(QPN, USER, ends));
         drop(engine);
         host.manager.follow_streams(&host.world);
         assert_eq!(host.manager.mail.tcp.closings(), 1);
@@ -171,10 +174,28 @@ fn a_peer_that_still_sends_gets_everything_that_was_sent_to_it() {
 }
 
 #[test]
+fn connections_that_one_user_has_left_do_not_displace_those_of_others() {
+    let mut host = host();
+    let mut pairs: Vec<_> = std::iter::repeat_with(|| UnixStream::pair().expect("a pair")).take(200).collect();
+    let mut left = |host: &mut Host, uid| {
+        let (socket, peer) = pairs.pop().expect("enough");
+        let socket = Foreign::ours(socket.into());
+        host.manager.mail.tcp.close_gently(LeftStream { socket, uid, ends: false }, Time(0));
+        peer.set_nonblocking(true).expect("changed");
+        peer
+    };
+    let mut other = left(&mut host, USER);
+    let mut all: Vec<_> = (0..150).map(|_| left(&mut host, USER + 1)).collect();
+    let is_open = |peer: &mut UnixStream| peer.read(&mut [0]).is_err();
+    assert!(is_open(&mut other));
+    assert_eq!(all.iter_mut().map(is_open).collect::<Vec<_>>(), (0..150).map(|at| at >= 22).collect::<Vec<_>>());
+}
+
+#[test]
 fn a_peer_that_never_closes_is_left_at_its_deadline() {
     let mut host = host();
     let (mut peer, engine) = taken(&mut host);
-    assert!(host.world.wire.streams().leave(QPN, true) && !host.world.wire.streams().leave(QPN, true));
+    assert!(host.world.wire.streams().leave(QPN, USER, true) && !host.world.wire.streams().leave(QPN, USER, true));
     drop(engine);
     host.manager.follow_streams(&host.world);
     assert_eq!((peer.read(&mut [0; 9]).expect("the end"), host.manager.mail.tcp.closings()), (0, 1));
