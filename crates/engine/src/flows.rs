@@ -1,6 +1,6 @@
-//! Datagrams by the LID that they are for, for the counters of the ports on their way. Each
-//! datagram has its own way, so the sums of a queue pair do not say which switches it passes. Only
-//! in subnets with switches. Principal type: [`Flows`].
+//! Counts datagrams by destination LID, for the counters of the ports on their path. Each datagram
+//! has its own path, so the sums of a queue pair do not say which switches it passes. Used only in
+//! subnets with switches. Principal type: [`Flows`].
 
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;

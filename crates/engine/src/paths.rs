@@ -1,5 +1,6 @@
-//! What the switches of a subnet let pass from this device's ports to other ones. The agent
-//! answers, and announces when an answer has changed. A post never waits: the helper thread asks.
+//! Which packets the switches of a subnet let pass from this device's ports to other ports. The
+//! agent knows this, and announces changes. A post never waits for the agent: the helper thread
+//! asks it.
 //!
 //! The engine looks for a path when it looks for a route, and not for each message on a lane. It
 //! asks in `asking`, and `passing` applies the answers to queue pairs. Principal types: [`Way`],

@@ -3,11 +3,12 @@
 //!
 //! * A client registers for a queue pair and a class. With class 0 it only sends requests of any
 //!   class, and gets the answers.
-//! * The two classes of subnet management are two classes.
+//! * Subnet management has two classes, by LID and by directed route. A registration is for one of
+//!   them.
 //! * A client that names methods gets the requests of these methods. No two clients may have the
 //!   same class, version and method of one queue pair; vendor classes are also told apart by OUI.
 //! * An answer goes to the client whose number is the upper half of its transaction id.
-//! * Nobody gets other datagrams.
+//! * All other datagrams belong to no client.
 
 use crate::transactions::{Registration, is_response};
 use std::collections::BTreeMap;

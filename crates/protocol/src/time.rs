@@ -32,7 +32,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn timeout_codes() {
+    fn timeout_codes_stand_for_the_times_of_the_specification() {
         assert_eq!(timeout(0), None);
         assert_eq!(timeout(1), Some(8_192));
         assert_eq!(timeout(14), Some(67_108_864));

@@ -100,7 +100,7 @@ mod tests {
     ];
 
     #[test]
-    fn literal_bytes() {
+    fn a_hello_is_parsed_from_literal_bytes() {
         let hello = Hello {
             order: Order::Little,
             credits: 384,

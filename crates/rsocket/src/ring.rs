@@ -91,7 +91,7 @@ mod tests {
     use std::collections::VecDeque;
 
     #[test]
-    fn over_the_end() {
+    fn a_piece_over_the_end_continues_at_the_start() {
         let mut ring = Ring::new(10);
         assert_eq!(ring.take(7), Pieces { first: (0, 7), second: 0 });
         ring.give_back(5);

@@ -87,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn both_orders() {
+    fn a_target_is_emitted_in_both_byte_orders() {
         let target = Target { address: 0x0102_0304_0506_0708, key: 0x1112_1314, length: 0x2122_2324 };
         let big = [1, 2, 3, 4, 5, 6, 7, 8, 0x11, 0x12, 0x13, 0x14, 0x21, 0x22, 0x23, 0x24];
         let little = [8, 7, 6, 5, 4, 3, 2, 1, 0x14, 0x13, 0x12, 0x11, 0x24, 0x23, 0x22, 0x21];

@@ -80,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn literal_bytes() {
+    fn control_messages_have_the_layout_of_the_kernel() {
         let mut control = Control::new();
         control.push(17, 103, 1024_u16.to_ne_bytes());
         control.push(0, 2, 7_i32.to_ne_bytes());

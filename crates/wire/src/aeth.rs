@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn credit_codes() {
+    fn credit_codes_stand_for_the_counts_of_the_specification() {
         let table = [
             0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072,
             4096, 6144, 8192, 12288, 16384, 24576, 32768,

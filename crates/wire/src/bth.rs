@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn put_together() {
+    fn a_header_is_emitted_as_literal_bytes() {
         let mut bytes = [0xaa; LEN];
         header().emit(&mut bytes);
         assert_eq!(bytes, BYTES);

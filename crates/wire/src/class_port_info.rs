@@ -54,7 +54,7 @@ mod tests {
     use crate::layout::tests::{agrees, round_trip};
 
     #[test]
-    fn literal_bytes() {
+    fn class_port_info_is_parsed_from_literal_bytes() {
         let mut bytes = [0; ClassPortInfo::LEN];
         bytes[..8].copy_from_slice(&[1, 2, 0x12, 0x34, 0, 0, 0, 0x32]);
         bytes[56..72].copy_from_slice(&[7, 0x51, 0x23, 0x45, 0, 9, 0xff, 0xff, 64, 0, 0, 1, 0x80, 1, 0, 0]);

@@ -403,7 +403,7 @@ mod tests {
     /// Operation byte, place, and the headers and payload behind the BTH: I ImmDt, K key to
     /// invalidate, R RETH, A AETH, T AtomicETH, F FETH, P payload.
     #[test]
-    fn the_header_table() {
+    fn each_opcode_has_the_headers_of_the_specification() {
         use Place::{First, Last, Middle, Only};
         let table = [
             (0x00, First, "P"),

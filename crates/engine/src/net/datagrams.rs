@@ -1,8 +1,7 @@
-//! What is known of received datagrams besides their bytes: where they come from, the ECN bits of
-//! their traffic class, and the last senders, with the bytes that the ICRCs of each cover beside
-//! the packets and its next identification. Packets themselves are parsed in
-//! [`crate::net::deliver`]. What a QP does with marks is in `congestion.rs`. Principal types:
-//! [`Datagrams`] and [`Senders`].
+//! The metadata of received datagrams: their sender, and the ECN bits of their traffic class. For
+//! each of the last senders, this includes the bytes outside the packet that the ICRC covers, and
+//! the next identification. [`crate::net::deliver`] parses the packets themselves. What a QP does
+//! with CE marks is in `congestion.rs`. Principal types: [`Datagrams`] and [`Senders`].
 
 use std::net::IpAddr;
 

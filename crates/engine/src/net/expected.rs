@@ -1,6 +1,6 @@
 //! The expected packets among received datagrams: those at their beginning, and those that follow a
-//! packet that its QP has just taken. What they share is checked once, their sender among it; each
-//! packet is checked for its QP, its length and its ICRC, and then as on a lane
+//! packet that its QP has just taken. What the packets share, such as their sender, is checked
+//! once. Each packet is checked for its QP, its length and its ICRC, and then as on a lane
 //! ([`crate::expected`]). The first packet about which anything is special takes the general path
 //! ([`crate::net::deliver`]). Adds to [`Qp`].
 

@@ -186,37 +186,37 @@ fn sweep(faults: (u32, u32, u32, u32)) {
 }
 
 #[test]
-fn a_perfect_network() {
+fn a_perfect_network_delivers_everything_in_order() {
     sweep((0, 0, 0, 0));
 }
 
 #[test]
-fn a_path_that_is_often_full() {
+fn a_path_that_is_often_full_delivers_everything_in_order() {
     sweep((0, 0, 0, 40));
 }
 
 #[test]
-fn some_loss() {
+fn some_loss_is_repaired_by_retransmission() {
     sweep((2, 0, 0, 0));
 }
 
 #[test]
-fn heavy_loss() {
+fn heavy_loss_is_repaired_by_retransmission() {
     sweep((12, 0, 0, 10));
 }
 
 #[test]
-fn duplication() {
+fn duplicates_are_not_executed_twice() {
     sweep((0, 20, 0, 0));
 }
 
 #[test]
-fn reordering() {
+fn reordered_packets_are_executed_in_order() {
     sweep((0, 0, 5, 0));
 }
 
 #[test]
-fn everything_at_once() {
+fn all_faults_together_lose_and_repeat_nothing() {
     sweep((3, 10, 3, 10));
 }
 

@@ -1,7 +1,7 @@
-//! The multicast trees of the manager before. A manager that takes over does not know the groups:
-//! clients register again when they are asked to. Until they have, the ends of the old trees stay
-//! members. The trees are computed anew with them, as an old tree and a new one could make a loop.
-//! Principal type: [`Inherited`].
+//! The multicast trees of the previous manager. A manager that takes over does not know the groups:
+//! it asks the clients to register again. Until they have done so, the ports at the ends of the old
+//! trees stay members. The new trees include them, because an old tree and a new one together could
+//! contain a loop. Principal type: [`Inherited`].
 
 use super::Manager;
 use super::asker::{SmpRequest, What};

@@ -1,5 +1,5 @@
-//! How the switches reach one of them: what an engine says, and what the tables are filled from.
-//! Principal type: [`Approach`].
+//! How every switch reaches one destination switch. A routing engine computes it, and the
+//! forwarding tables are filled from it. Principal type: [`Approach`].
 
 /// The entry of a table for a LID that nothing leads to.
 pub const NO_ROUTE: u8 = 255;

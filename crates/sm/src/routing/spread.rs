@@ -1,4 +1,5 @@
-//! Which of the links that lead nearer a LID takes. Principal type: [`Spread`].
+//! Chooses for each LID one of the links that lead closer to its switch. Principal type:
+//! [`Spread`].
 
 use super::approach::{Approach, Direction, FAR, NO_ROUTE};
 use super::graph::{Graph, Link};

@@ -1,6 +1,5 @@
-//! GUIDInfoRecord: requests for alias GUIDs, and queries. Not the table of them
-//! ([`super::index`]), and not how ports get them, which is the manager's. Principal type:
-//! [`Aliases`].
+//! GUIDInfoRecord: requests for alias GUIDs, and queries. The table of alias GUIDs is in
+//! [`super::index`], and the manager sets them at the ports. Principal type: [`Aliases`].
 
 use super::index::Index;
 use super::request::{Answer, Refusal, SaRequest};

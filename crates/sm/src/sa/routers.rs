@@ -1,5 +1,5 @@
-//! The groups whose packets routers forward, and the ports of routers as their members. Not the
-//! choice of these ports, which is the caller's. Adds to [`Sa`].
+//! The groups whose packets routers forward, and the ports of routers as their members. The caller
+//! chooses these ports. Adds to [`Sa`].
 
 use super::Sa;
 use super::members::cap;

@@ -1,6 +1,6 @@
-//! The way of a packet through the linear forwarding tables, and what it carries. Not which paths a
-//! request is answered with. The functions are [`walk`], [`egresses`] and
-//! [`link_mbps`].
+//! Follows a packet through the linear forwarding tables, and finds the MTU and the rate of its
+//! path. [`super::paths`] decides with which paths a request is answered. The functions are
+//! [`walk`], [`egresses`] and [`link_mbps`].
 
 use crate::inventory::{Inventory, Port, PortId};
 use wire::rate_code;

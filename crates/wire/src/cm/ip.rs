@@ -136,7 +136,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn service_ids() {
+    fn service_ids_hold_the_protocol_and_the_port() {
         let service = Service { protocol: Service::TCP, port: 7471 };
         assert_eq!(service.id(), 0x0106_1d2f);
         assert_eq!(Service::from_id(0x0106_1d2f), Some(service));
@@ -148,7 +148,7 @@ mod tests {
 
     /// The header in rping's REQ on Linux.
     #[test]
-    fn ipv4_both_ways() {
+    fn an_ipv4_header_is_emitted_and_parsed_as_literal_bytes() {
         let mut bytes = [0; LEN];
         bytes[1..4].copy_from_slice(&[0x40, 0xbb, 0x1d]);
         bytes[16..20].copy_from_slice(&[10, 77, 0, 12]);
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn ipv6_both_ways() {
+    fn an_ipv6_header_is_emitted_and_parsed_as_literal_bytes() {
         let header =
             Header { source_port: 1, source: "fd77::12".parse().unwrap(), destination: "fd77::11".parse().unwrap() };
         let mut bytes = [0xaa; LEN];

@@ -78,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn codes_and_words() {
+    fn reasons_have_the_codes_and_words_of_the_specification() {
         assert_eq!(Reason::INVALID_SERVICE_ID.0, 8);
         assert_eq!(Reason::CONSUMER_DEFINED.to_string(), "the program declined (reason 28)");
         assert_eq!(Reason(999).to_string(), "a reason that the specification does not name (reason 999)");

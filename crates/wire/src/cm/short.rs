@@ -123,7 +123,7 @@ mod tests {
     const REMOTE: u32 = 0xf528_3db4;
 
     #[test]
-    fn rtu_both_ways() {
+    fn rtu_is_emitted_and_parsed_as_literal_bytes() {
         let rtu = Rtu { local_comm_id: LOCAL, remote_comm_id: REMOTE, private_data: Data::new(&[1]).unwrap() };
         let mut mad = [0; MAD_LEN];
         rtu.emit(&mut mad);
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn dreq_both_ways() {
+    fn dreq_is_emitted_and_parsed_as_literal_bytes() {
         let private_data = Data::new(&[2]).unwrap();
         let dreq = Dreq { local_comm_id: LOCAL, remote_comm_id: REMOTE, remote_qpn: Qpn::new(0x4b), private_data };
         let mut mad = [0; MAD_LEN];
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn drep_both_ways() {
+    fn drep_is_emitted_and_parsed_as_literal_bytes() {
         let drep = Drep { local_comm_id: REMOTE, remote_comm_id: LOCAL, private_data: Data::new(&[3]).unwrap() };
         let mut mad = [0; MAD_LEN];
         drep.emit(&mut mad);

@@ -135,7 +135,7 @@ mod tests {
 
     /// The SIDR_REQ of Linux's udaddy.
     #[test]
-    fn question_both_ways() {
+    fn a_question_is_emitted_and_parsed_as_literal_bytes() {
         let mut mad = [0; MAD_LEN];
         mad[DATA..DATA + 20].copy_from_slice(&[
             0x0d, 0x16, 0x40, 2, 0xff, 0xff, 0, 0, 0, 0, 0, 0, 1, 0x11, 0x1c, 6, 0, 0x40, 0xcc, 0x28,
@@ -155,7 +155,7 @@ mod tests {
 
     /// The answer to it, with the fields filled that were zero there.
     #[test]
-    fn answer_both_ways() {
+    fn an_answer_is_emitted_and_parsed_as_literal_bytes() {
         let mut mad = [0; MAD_LEN];
         mad[DATA..DATA + 25].copy_from_slice(&[
             0x0d, 0x16, 0x40, 2, 2, 1, 0x11, 0x22, 0, 0, 0x4f, 0x33, 0, 0, 0, 0, 1, 0x11, 0x1c, 6, 1, 0x23, 0x45, 0x67,

@@ -73,7 +73,7 @@ mod tests {
     use crate::layout::tests::round_trip;
 
     #[test]
-    fn literal_bytes() {
+    fn tables_are_parsed_from_literal_bytes() {
         let bytes: [u8; 64] = std::array::from_fn(|nth| u8::try_from(nth).expect("64 fit"));
         assert_eq!(GuidInfo::parse(&bytes).guids[1], 0x0809_0a0b_0c0d_0e0f);
         assert_eq!(PKeyTable::parse(&bytes).pkeys[31], 0x3e3f);

@@ -114,7 +114,7 @@ fn every_field_has_its_bits() {
 }
 
 #[test]
-fn transport_types() {
+fn each_transport_type_has_its_two_fields() {
     for (kind, extended, transport) in [
         (0, 0, TransportType::Rc),
         (1, 0, TransportType::Uc),
