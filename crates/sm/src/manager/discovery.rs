@@ -68,29 +68,31 @@ impl Manager {
             let route = via.map(|via| self.route_through(via)).unwrap_or_default();
             self.found.nodes.insert(id.node, node(info, route));
         }
-        self.add_port(id, &info, is_new);
+        let has_new_port = self.add_port(id, &info, is_new);
         match via {
             None => self.own = Some(PortId { port: if is_switch { 0 } else { id.port }, ..id }),
             Some(via) => self.connect(via, id),
         }
         if is_new {
             self.ask_about(id.node);
+        } else if has_new_port {
+            // After it is connected: the answer has the number of the port that the request came by.
+            self.ask_port(id);
         }
     }
 
-    /// The ports of a new switch, or one more port of an adapter.
-    fn add_port(&mut self, id: PortId, info: &NodeInfo, is_new: bool) {
-        let Some(node) = self.found.nodes.get_mut(&id.node) else { return };
+    /// The ports of a new switch, or one more port of an adapter. Returns whether it is the latter.
+    fn add_port(&mut self, id: PortId, info: &NodeInfo, is_new: bool) -> bool {
+        let Some(node) = self.found.nodes.get_mut(&id.node) else { return false };
         if node.switch.is_some() {
             if is_new {
                 node.ports = (0..=info.ports).map(|number| (number, port(info.port_guid))).collect();
             }
-        } else if let Entry::Vacant(place) = node.ports.entry(id.port) {
-            place.insert(port(info.port_guid));
-            if !is_new {
-                self.ask_port(id);
-            }
+            return false;
         }
+        let Entry::Vacant(place) = node.ports.entry(id.port) else { return false };
+        place.insert(port(info.port_guid));
+        true
     }
 
     fn connect(&mut self, one: PortId, other: PortId) {

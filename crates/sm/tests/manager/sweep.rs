@@ -90,6 +90,19 @@ fn the_second_sweep_sets_nothing() {
     assert_eq!(net.ups(), ups, "nothing has changed, so nothing is told");
 }
 
+/// IBA 14.2.5.6: LocalPortNum is the port that the request came by. osmtest compares it with that of
+/// an earlier sweep.
+#[test]
+fn a_sweep_asks_each_port_of_an_adapter_by_its_own_cable() {
+    let mut net = Net::up(SMALL, Config::default());
+    net.manager().sweep_now();
+    net.settle();
+    let adapters = net.manager().inventory().nodes.values().filter(|node| node.switch.is_none());
+    let ports: Vec<(u8, u8)> =
+        adapters.flat_map(|node| &node.ports).map(|(number, port)| (*number, port.info.local_port)).collect();
+    assert_eq!(ports, [(1, 1), (1, 1), (1, 1), (1, 1), (2, 2)]);
+}
+
 #[test]
 fn the_time_of_a_sweep_is_its_own() {
     let mut net = Net::up(SMALL, Config::default());
