@@ -22,6 +22,7 @@ mod faults;
 mod forbidden;
 mod guide;
 mod hotplug;
+mod ibsim;
 mod imports;
 mod infiniband;
 mod instructions;

@@ -16,6 +16,7 @@ pub mod cprogram;
 pub mod dist;
 pub mod figures;
 pub mod hosts;
+pub mod ibsim;
 pub mod lists;
 pub mod lossy_link;
 pub mod manager;
@@ -33,6 +34,7 @@ pub mod wait;
 
 pub use dist::Dist;
 pub use hosts::{Family, Host, Hosts};
+pub use ibsim::Ibsim;
 pub use lossy_link::{Harm, LossyLink};
 pub use manager::Place;
 pub use namespace::Namespace;
