@@ -34,6 +34,7 @@ mod iwarp_peer;
 mod iwarp_programs;
 mod iwarp_sockets;
 mod json;
+mod judges;
 mod limits;
 mod mad_users;
 mod mads;

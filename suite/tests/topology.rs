@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use harness::program::send;
-use harness::{HANG, Program, Room, User, process, wait};
+use harness::{HANG, Pair, Program, Room, User, process, wait};
 use rustix::process::Signal;
 
 /// Three switches in a row, with two links between the first two.
@@ -107,13 +107,7 @@ fn links(text: &str) -> BTreeSet<String> {
 
 /// Starts a server on one node and its client on another. The client is last.
 fn start_pair(room: &Room, (server, client): (&str, &str), words: &[&str]) -> (Program, Program) {
-    let port = harness::port::Port::reserve().expect("a port");
-    let number = port.number().to_string();
-    let words = [words, &["-p", &number]].concat();
-    let server = room.start(room.on(server, &words)).expect("it starts");
-    let listens = || harness::port::wait_for_listener(server.id(), port.number(), HANG, || false);
-    listens().expect("it listens");
-    let client = room.start(room.on(client, &[&words[..], &["127.0.0.1"]].concat())).expect("it starts");
+    let Pair { server, client, .. } = Pair::on_nodes(room, (server, words), (client, words)).expect("they start");
     (server, client)
 }
 

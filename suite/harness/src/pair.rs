@@ -4,6 +4,7 @@
 //! The pingpongs and perftest exchange their addresses over TCP, on the port given with `-p`. The
 //! principal type is [`Pair`].
 
+use std::process::Command;
 use std::time::Duration;
 
 use crate::port::{self, Port};
@@ -48,15 +49,32 @@ impl Pair {
 
     /// As [`Pair::start_different`]; the client finds the server's TCP port at the address `host`.
     pub fn connect(there: &Room, server: &[&str], here: &Room, client: &[&str], host: &str) -> Result<Self, String> {
+        Self::begin(
+            (there, |more| there.run(&[server, more].concat())),
+            (here, |more| here.run(&[client, more].concat())),
+            host,
+        )
+    }
+
+    /// As [`Pair::start`], on two nodes of the room's topology: each side with its node and its
+    /// words.
+    pub fn on_nodes(room: &Room, server: (&str, &[&str]), client: (&str, &[&str])) -> Result<Self, String> {
+        let on = |(node, words): (&str, &[&str]), more: &[&str]| room.on(node, &[words, more].concat());
+        Self::begin((room, |more| on(server, more)), (room, |more| on(client, more)), "127.0.0.1")
+    }
+
+    /// Starts the two commands of these rooms with their last arguments.
+    fn begin(
+        (there, server): (&Room, impl Fn(&[&str]) -> Command),
+        (here, client): (&Room, impl Fn(&[&str]) -> Command),
+        host: &str,
+    ) -> Result<Self, String> {
         let port = Port::reserve()?;
         let number = port.number().to_string();
-        let with_port = |words: &[&str], more: &[&str]| -> Vec<String> {
-            words.iter().chain(&["-p", &number]).chain(more).map(|word| (*word).to_owned()).collect()
-        };
-        let mut first = there.start(there.run(&borrowed(&with_port(server, &[]))))?;
+        let mut first = there.start(server(&["-p", &number]))?;
         port::wait_for_listener(first.id(), port.number(), HANG, || first.ended())
             .map_err(|why| format!("{why}; it said:\n{}", first.everything()))?;
-        let second = here.start(here.run(&borrowed(&with_port(client, &[host]))))?;
+        let second = here.start(client(&["-p", &number, host]))?;
         Ok(Self { server: first, client: second, _port: port })
     }
 
@@ -123,8 +141,4 @@ impl Sides {
         );
         sides
     }
-}
-
-fn borrowed(words: &[String]) -> Vec<&str> {
-    words.iter().map(String::as_str).collect()
 }
