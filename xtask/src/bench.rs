@@ -7,9 +7,11 @@
 //! measures the cost of an idle connection. [`wire`] measures between hosts.
 
 mod crowd;
+mod ipoib;
 mod iwarp;
 mod manager;
 mod peers;
+mod subnet;
 mod wire;
 
 use std::path::PathBuf;

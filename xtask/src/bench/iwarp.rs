@@ -11,6 +11,8 @@ use crate::udp::READY;
 pub(super) const NAMES: [&str; 4] =
     ["ib_write_bw -R -s 1048576, iWARP", "ib_send_lat -R -s 8, iWARP", "iperf3, TCP", "a TCP ping-pong that spins"];
 
+/// iperf3's blocks of a stream.
+pub(super) const TCP: [&str; 2] = ["-l", "1M"];
 /// Messages of the ping-pongs.
 const EXCHANGES: &str = "20000";
 
@@ -29,21 +31,20 @@ pub(super) fn run(hosts: &Hosts) -> Result<Vec<(&'static str, f64)>, String> {
     let figures = [
         perftest("ib_write_bw -s 1048576 -n 2000", "BW average[MB/sec]")?,
         perftest(&format!("ib_send_lat -s 8 -n {EXCHANGES}"), "t_typical[usec]")?,
-        iperf3(hosts)?,
+        iperf3(hosts, &hosts.left.address(FAMILY).to_string(), &TCP)?,
         ping_pong(hosts)?,
     ];
     Ok(NAMES.into_iter().zip(figures).collect())
 }
 
-/// The MiB/s that iperf3 receives over TCP, with blocks of 1 MiB.
-fn iperf3(hosts: &Hosts) -> Result<f64, String> {
+/// The MiB/s that iperf3 receives on the left side, at one of its addresses.
+pub(super) fn iperf3(hosts: &Hosts, address: &str, options: &[&str]) -> Result<f64, String> {
     let port = Port::reserve()?;
     let number = port.number().to_string();
-    let address = hosts.left.address(FAMILY).to_string();
     let (left, right) = (hosts.left.room(), hosts.right.room());
     let mut server = left.start(left.command("iperf3", ["-s", "-1", "-p", &number]))?;
     port::wait_for_listener(server.id(), port.number(), HANG, || server.ended())?;
-    let words = ["-c", &address, "-p", &number, "-t", "2", "-l", "1M", "--json"];
+    let words = [&["-c", address, "-p", &number, "-t", "2", "--json"], options].concat();
     let client = right.start(right.command("iperf3", words))?.wait(HANG)?;
     server.wait(HANG)?;
     let told: serde_json::Value = serde_json::from_str(&client.output).map_err(|_| client.told())?;

@@ -17,6 +17,7 @@ mod probes;
 mod quick;
 mod quiet;
 mod report;
+mod venue;
 mod verdict;
 
 use std::collections::BTreeMap;
@@ -35,6 +36,7 @@ use machine::Machine;
 pub(crate) use probes::Group;
 use probes::{Probe, UcxColumn, What};
 use quiet::{Look, Run, Ticks};
+use venue::Venue;
 use verdict::Series;
 
 /// The processors of the server and the client.
@@ -110,20 +112,14 @@ fn at(folder: &Path) -> Result<Dist, String> {
 /// Measures a group until enough of its runs are quiet. `seen` are the runs of all groups so far.
 fn measure(dist: &Dist, group: Group, runs: usize, raw: &Path, seen: &mut Vec<Run>) -> Result<(), String> {
     let bench = BenchRooms::new(dist)?;
-    let links = match group {
-        Group::Wire => super::wire::links(dist)?,
-        Group::Iwarp => super::iwarp::links(dist)?,
-        _ => Vec::new(),
-    };
+    let venues = Venue::of(group, dist)?;
     let probes = probes::of(group);
-    if probes.is_empty() && links.is_empty() {
+    if probes.is_empty() && venues.is_empty() {
         eprintln!("{}: left out, because it needs root", group.name());
         return Ok(());
     }
-    let agents = || -> Vec<u32> {
-        let hosts = links.iter().flat_map(|(_, hosts)| [hosts.left.room(), hosts.right.room()]);
-        hosts.chain([&bench.room]).filter_map(Room::agent).collect()
-    };
+    let agents =
+        || -> Vec<u32> { venues.iter().flat_map(Venue::rooms).chain([&bench.room]).filter_map(Room::agent).collect() };
     let mut figures = GroupFigures {
         machine: Machine::here(bench.version()?)?,
         wanted: runs,
@@ -138,10 +134,9 @@ fn measure(dist: &Dist, group: Group, runs: usize, raw: &Path, seen: &mut Vec<Ru
             let figure = bench.figure(probe).map_err(|why| format!("{}: {why}", probe.name))?;
             figures.series.entry(probe.name.clone()).or_default().push(figure);
         }
-        for (mtu, hosts) in &links {
-            let run = if group == Group::Iwarp { super::iwarp::run(hosts)? } else { super::wire::run(hosts, *mtu)? };
-            for (name, figure) in run {
-                figures.series.entry(super::wire::named(name, *mtu)).or_default().push(figure);
+        for venue in &venues {
+            for (name, figure) in venue.run()? {
+                figures.series.entry(name).or_default().push(figure);
             }
         }
         let after = bench.look(&agents())?;

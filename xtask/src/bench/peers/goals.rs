@@ -6,7 +6,7 @@ use super::probes::{
     TRANSPORTS, UNFAIR, WAITS, shared_name, ucx_name,
 };
 
-use crate::bench::{iwarp, wire};
+use crate::bench::{ipoib, iwarp, subnet, wire};
 
 /// The commands in the life of a queue pair: create, three modifies, destroy.
 const QP_COMMANDS: f64 = 5.0;
@@ -57,14 +57,16 @@ pub(super) enum Section {
     /// Many queue pairs, processes and threads.
     Many,
     BetweenHosts,
+    /// Programs on nodes of an InfiniBand subnet, and IP over InfiniBand.
+    Subnets,
     /// Objects and programs.
     Control,
 }
 
 impl Section {
     /// All parts, in the order of the page.
-    pub(super) const ALL: [Self; 5] =
-        [Self::OneHost, Self::SharedMemory, Self::Many, Self::BetweenHosts, Self::Control];
+    pub(super) const ALL: [Self; 6] =
+        [Self::OneHost, Self::SharedMemory, Self::Many, Self::BetweenHosts, Self::Subnets, Self::Control];
 
     /// The heading of the table.
     pub(super) fn title(self) -> &'static str {
@@ -73,6 +75,7 @@ impl Section {
             Self::SharedMemory => "One host, shared memory",
             Self::Many => "Many queue pairs, processes and threads",
             Self::BetweenHosts => "Between hosts",
+            Self::Subnets => "InfiniBand subnets",
             Self::Control => "Objects and programs",
         }
     }
@@ -87,6 +90,8 @@ pub(super) enum Want {
     AtLeast(f64),
     /// A figure without a comparison: at most this value.
     Within(f64),
+    /// A bandwidth without a goal: only the ratio is shown.
+    Compared,
 }
 
 /// One goal.
@@ -126,7 +131,7 @@ impl Goal {
 
 /// All goals.
 pub(super) fn all() -> Vec<Goal> {
-    [one_host(), shared_memory(), many(), between_hosts(), control()].into_iter().flatten().collect()
+    [one_host(), shared_memory(), many(), between_hosts(), subnets(), control()].into_iter().flatten().collect()
 }
 
 fn base(what: &str) -> Vec<String> {
@@ -253,6 +258,22 @@ fn between_hosts() -> Vec<Goal> {
     goals
 }
 
+fn subnets() -> Vec<Goal> {
+    let goal = |ours: &str, unit, want, theirs: &str| {
+        Goal::new(Section::Subnets, ours, unit, want, vec![theirs.to_owned()], "")
+    };
+    let [switched_ping, switched_stream, ping, stream] = subnet::NAMES;
+    let [datagrams, packets, connected, tcp, udp] = ipoib::NAMES;
+    vec![
+        // One part in 0.95, as for the bandwidth.
+        goal(switched_ping, "µs", Want::AtMost(1.05), ping),
+        goal(switched_stream, "MiB/s", Want::AtLeast(0.95), stream),
+        goal(datagrams, "MiB/s", Want::Compared, tcp),
+        goal(connected, "MiB/s", Want::Compared, tcp),
+        goal(packets, "MiB/s", Want::Compared, udp),
+    ]
+}
+
 fn control() -> Vec<Goal> {
     use Want::{AtMost, Within};
     let goal = |ours: &str, unit, want, theirs| Goal::new(Section::Control, ours, unit, want, theirs, "");
@@ -283,7 +304,7 @@ mod tests {
     use super::super::report;
     use super::super::verdict::Verdict;
     use super::super::{GroupFigures, probes};
-    use super::{Section, Want, all, iwarp, wire};
+    use super::{Section, Want, all, ipoib, iwarp, subnet, wire};
 
     fn docs() -> std::path::PathBuf {
         Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs")
@@ -295,6 +316,7 @@ mod tests {
         let mut known: HashSet<String> =
             probes::Group::MEASURED.iter().flat_map(|group| probes::of(*group)).map(|probe| probe.name).collect();
         let names = [&wire::NAMES[..], &iwarp::NAMES].concat();
+        known.extend(subnet::NAMES.iter().chain(&ipoib::NAMES).map(|name| (*name).to_owned()));
         known.extend(wire::MTUS.iter().flat_map(|mtu| names.iter().map(|name| wire::named(name, *mtu))));
         for goal in all() {
             assert!(known.contains(&goal.ours), "{} is not measured", goal.ours);

@@ -114,13 +114,17 @@ pub(crate) enum Group {
     Wire,
     /// Two hosts with iWARP devices; needs root
     Iwarp,
+    /// Nodes of a subnet, with three switches between them
+    Subnet,
+    /// IP over InfiniBand between two hosts; needs root
+    Ipoib,
     /// Nothing: only write the page from what was kept
     Report,
 }
 
 impl Group {
     /// All groups that measure.
-    pub(super) const MEASURED: [Self; 14] = [
+    pub(super) const MEASURED: [Self; 16] = [
         Self::Latency,
         Self::Rate,
         Self::Shared,
@@ -135,6 +139,8 @@ impl Group {
         Self::Threads,
         Self::Wire,
         Self::Iwarp,
+        Self::Subnet,
+        Self::Ipoib,
     ];
 
     /// The name on the command line and in file names.
@@ -154,6 +160,8 @@ impl Group {
             Self::Threads => "threads",
             Self::Wire => "wire",
             Self::Iwarp => "iwarp",
+            Self::Subnet => "subnet",
+            Self::Ipoib => "ipoib",
             Self::Report => "report",
         }
     }
@@ -272,7 +280,7 @@ const TYPICAL: &str = "t_typical[usec]";
 const RATE: &str = "MsgRate[Mpps]";
 const AVERAGE: &str = "BW average[MB/sec]";
 
-/// The probes of a group. [`Group::Wire`] and [`Group::Iwarp`] have their own programs.
+/// The probes of a group. The groups of [`super::venue`] have none.
 pub(super) fn of(group: Group) -> Vec<Probe> {
     let posix = TRANSPORTS[0];
     match group {
@@ -325,7 +333,7 @@ pub(super) fn of(group: Group) -> Vec<Probe> {
                 of(What::Waits { words: words(2), messages: THREAD_MESSAGES }, WAITS),
             ]
         }
-        Group::Wire | Group::Iwarp | Group::Report => Vec::new(),
+        Group::Wire | Group::Iwarp | Group::Subnet | Group::Ipoib | Group::Report => Vec::new(),
         bandwidths => Group::BANDWIDTHS
             .iter()
             .filter(|(group, _)| *group == bandwidths)

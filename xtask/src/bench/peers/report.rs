@@ -154,8 +154,13 @@ fn row(verdict: &Verdict<'_>) -> String {
         Want::AtMost(limit) => format!("at most {limit}"),
         Want::AtLeast(limit) => format!("at least {limit}"),
         Want::Within(limit) => format!("at most {limit} {unit}"),
+        Want::Compared => "–".to_owned(),
     };
-    let met = if verdict.met { "met" } else { "**not met**" };
+    let met = match want {
+        Want::Compared => "",
+        _ if verdict.met => "met",
+        _ => "**not met**",
+    };
     format!("| {what} | {} {unit} | {beside} | {ratio} | {wanted} | {met} |\n", figure(verdict.ours))
 }
 
@@ -286,6 +291,14 @@ mod tests {
         assert!(text.contains("* `ib_send_bw -s 8 -l 16`: The receiver posts"), "{text}");
         assert!(text.contains("| – | – | at most 0 pages | met |"), "{text}");
         assert_eq!(text.matches("####").count(), 2, "{text}");
+    }
+
+    #[test]
+    fn a_bandwidth_without_a_goal_is_neither_met_nor_missed() {
+        let figures = [("iperf3, TCP over IPoIB, connected", &[300.0][..]), ("iperf3, TCP without IPoIB", &[1200.0])];
+        let text = tables(&[series(&figures)]);
+        assert!(text.contains("1200 MiB/s | 0.25 (0.25 to 0.25) | – |  |\n"), "{text}");
+        assert!(!text.contains("met"), "{text}");
     }
 
     #[test]

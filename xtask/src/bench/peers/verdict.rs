@@ -41,6 +41,7 @@ impl<'a> Verdict<'a> {
             (Want::AtMost(limit), Some(beside)) => beside.ratios[1] <= limit,
             (Want::AtLeast(limit), Some(beside)) => beside.ratios[1] >= limit,
             (Want::Within(limit), _) => ours <= limit,
+            (Want::Compared, Some(_)) => true,
             (_, None) => return None,
         };
         Some(Self { goal, ours, beside, met })
@@ -55,7 +56,7 @@ fn best<'a>(goal: &'a Goal, series: &Series) -> Option<(&'a str, f64)> {
     });
     match goal.want {
         Want::AtMost(_) => found.min_by(|a, b| a.1.total_cmp(&b.1)),
-        Want::AtLeast(_) => found.max_by(|a, b| a.1.total_cmp(&b.1)),
+        Want::AtLeast(_) | Want::Compared => found.max_by(|a, b| a.1.total_cmp(&b.1)),
         Want::Within(_) => None,
     }
 }
