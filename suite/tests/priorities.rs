@@ -1,6 +1,6 @@
-//! Tests the DSCP and the priority of service levels (`dscp` and `priority` in the configuration): on
-//! the network, and as `softhca devices` shows it. Network namespaces need root, and so do tcpdump and
-//! nft.
+//! Tests the DSCP and the priority of service levels (`dscp` and `priority` in the configuration):
+//! on the network, and as `softhca devices` shows them. Network namespaces need root, and so do
+//! tcpdump and nft.
 
 use harness::hosts::INTERFACE;
 use harness::{Family, HANG, Host, Hosts, Program, Room, User};

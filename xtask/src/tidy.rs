@@ -112,7 +112,7 @@ const USUAL: [usize; 3] = [4, 20, 0];
 const CEILINGS: &[(&str, [usize; 3])] = &[
     ("softhca-wire", [4, 26, 0]),
     ("softhca-protocol", [4, 21, 0]),
-    ("softhca-engine", [6, 20, 8]),
+    ("softhca-engine", [6, 20, 5]),
     ("softhca-cli", [4, 24, 0]),
     ("libibverbs", [4, 31, 0]),
 ];

@@ -59,7 +59,7 @@ const _: () = assert!(size_of::<Terms>() == 40);
 const STOPPED: Duration = Duration::from_secs(1);
 /// The longest time that a QP that ends waits for its peer. It holds locks meanwhile. One piece of
 /// a copy takes much less time; a slower peer has lost its processor.
-const MOMENT: Duration = Duration::from_millis(1);
+const PEER_WAIT: Duration = Duration::from_millis(1);
 /// After this many checks, the waiting thread sleeps between checks.
 const LOOKS: u32 = 1000;
 /// The least number of checks before a grantee counts as stopped.
@@ -200,7 +200,7 @@ impl GrantLine {
         // As in `GrantTable::withdraw`.
         fence(Ordering::SeqCst);
         let since = Instant::now();
-        while lines.iter().any(Self::is_used) && since.elapsed() < MOMENT {
+        while lines.iter().any(Self::is_used) && since.elapsed() < PEER_WAIT {
             std::hint::spin_loop();
         }
     }

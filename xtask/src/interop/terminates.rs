@@ -64,8 +64,8 @@ const LEFT_SIW: &[&str] = &["completion: success", "completion: local QP operati
 /// siw completes a READ that the peer refuses as flushed.
 const FLUSHED: &[&str] = &["completion: Work Request Flushed Error"];
 const LEFT: &[&str] = &["completion: success"];
-/// The Terminate message of siw names a READ by its length instead of its MSN. softhca finds the READ by
-/// what it asks for.
+/// The Terminate message of siw names a READ by its length instead of its MSN. softhca finds the
+/// READ by what it asks for.
 const REFUSED: &[&str] = &["completion: remote access error"];
 /// siw's Terminate message does not name the atomic.
 const ATOMIC: &[&str] = &["completion: Work Request Flushed Error"];

@@ -21,7 +21,7 @@ const IDLE: u64 = 20_000_000;
 /// The same limit while the program polls; a polling program uses the processor anyway.
 const IDLE_POLLING: u64 = 100_000_000;
 /// Ticks within which packets count as one arrival: a fraction of a millisecond.
-const MOMENT: u64 = 500_000;
+const ARRIVAL_SPAN: u64 = 500_000;
 /// Misdelivered packets in one lease, at most. After that, the agent receives for all engines
 /// during [`PAUSE`].
 const MISDELIVERED: u32 = 64;
@@ -58,7 +58,7 @@ impl ReceiveLease {
     /// A packet has arrived.
     pub(crate) fn note_traffic(&self, core: &Core) {
         let ticks = tsc::now();
-        if ticks.wrapping_sub(self.ticks.load(Ordering::Relaxed)) < MOMENT {
+        if ticks.wrapping_sub(self.ticks.load(Ordering::Relaxed)) < ARRIVAL_SPAN {
             return;
         }
         self.ticks.store(ticks, Ordering::Relaxed);

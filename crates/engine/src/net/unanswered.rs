@@ -4,8 +4,8 @@
 //! unreliable traffic go on. A program that posts as it receives may have to wait for a processor.
 //! It then runs out of receive requests, and later messages are lost. A receiver with a processor
 //! of its own would lose none. So while the receive requests are few, compared with the program's
-//! usual number, the answer waits for a short time ([`MOMENT`]). No answer is kept back longer.
-//! Principal type: [`Unanswered`].
+//! usual number, the answer waits for a short time ([`ANSWER_DELAY`]). No answer is kept back
+//! longer. Principal type: [`Unanswered`].
 
 use protocol::Time;
 use wire::probe::Probe;
@@ -13,7 +13,7 @@ use wire::probe::Probe;
 /// This many receive requests suffice for all that a sender may send without an answer.
 const ENOUGH: u32 = 100;
 /// How long an answer waits, in nanoseconds. Processes often wait that long for a processor.
-const MOMENT: u64 = 20_000_000;
+const ANSWER_DELAY: u64 = 20_000_000;
 /// Hosts whose probes wait, at most.
 const HOSTS: usize = 64;
 
@@ -44,7 +44,7 @@ impl Unanswered {
             return false;
         }
         if self.probes.is_empty() {
-            self.until = now.after(MOMENT);
+            self.until = now.after(ANSWER_DELAY);
         }
         // An answer also covers all earlier probes of the host.
         self.probes.retain(|(_, from, ..)| from != &asked.1);
@@ -109,7 +109,7 @@ mod tests {
         assert!(unanswered.waits(&asked(2, 1), ENOUGH - 1, DEPTH, Time(0)));
         assert!(unanswered.waits(&asked(3, 2), 7, DEPTH, Time(5)));
         assert!(unanswered.waits(&asked(4, 1), 0, DEPTH, Time(9)));
-        assert_eq!(unanswered.until(), Some(Time(MOMENT)));
+        assert_eq!(unanswered.until(), Some(Time(ANSWER_DELAY)));
         unanswered.posted(ENOUGH - 1);
         assert_eq!(unanswered.due(ENOUGH - 1, Time(10)), []);
         unanswered.posted(ENOUGH);
@@ -122,12 +122,12 @@ mod tests {
     fn a_moment_ends_and_teaches() {
         let mut unanswered = used();
         assert!(unanswered.waits(&asked(1, 1), 60, DEPTH, Time(0)));
-        assert_eq!(unanswered.due(60, Time(MOMENT - 1)), []);
-        assert_eq!(cookies(&unanswered.due(60, Time(MOMENT))), [1]);
-        assert!(!unanswered.waits(&asked(2, 1), 30, DEPTH, Time(MOMENT)), "sixty are normal now");
-        assert!(unanswered.waits(&asked(3, 1), 29, DEPTH, Time(MOMENT)));
-        assert_eq!(cookies(&unanswered.due(0, Time(2 * MOMENT))), [3]);
-        assert!(!unanswered.waits(&asked(4, 1), 0, DEPTH, Time(2 * MOMENT)), "it posts no more");
+        assert_eq!(unanswered.due(60, Time(ANSWER_DELAY - 1)), []);
+        assert_eq!(cookies(&unanswered.due(60, Time(ANSWER_DELAY))), [1]);
+        assert!(!unanswered.waits(&asked(2, 1), 30, DEPTH, Time(ANSWER_DELAY)), "sixty are normal now");
+        assert!(unanswered.waits(&asked(3, 1), 29, DEPTH, Time(ANSWER_DELAY)));
+        assert_eq!(cookies(&unanswered.due(0, Time(2 * ANSWER_DELAY))), [3]);
+        assert!(!unanswered.waits(&asked(4, 1), 0, DEPTH, Time(2 * ANSWER_DELAY)), "it posts no more");
     }
 
     #[test]
@@ -146,6 +146,6 @@ mod tests {
         for host in 0..=HOSTS as u8 {
             assert!(unanswered.waits(&asked(host.into(), host), 0, DEPTH, Time(0)));
         }
-        assert_eq!(cookies(&unanswered.due(0, Time(MOMENT))), (1..=HOSTS as u64).collect::<Vec<_>>());
+        assert_eq!(cookies(&unanswered.due(0, Time(ANSWER_DELAY))), (1..=HOSTS as u64).collect::<Vec<_>>());
     }
 }
