@@ -2,7 +2,6 @@
 //! blocked while a thread has the lock. It does not allocate. Principal type: [`Lock`].
 
 use std::cell::UnsafeCell;
-use std::mem::MaybeUninit;
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -72,25 +71,30 @@ impl<T> Drop for Held<'_, T> {
 }
 
 /// The signals that the thread blocked before.
-struct Signals(libc::sigset_t);
+/// They are a set of the kernel, with one bit for each signal from signal 1 on. The functions of the C
+/// library would be those of a sanitizer, which checks memory that this library has written.
+struct Signals(u64);
+
+/// All signals but the two that the C library keeps for itself, 32 and 33.
+const ALL: u64 = !(1 << 31 | 1 << 32);
 
 impl Signals {
     fn block() -> Self {
-        let mut all = MaybeUninit::<libc::sigset_t>::uninit();
-        let mut before = MaybeUninit::<libc::sigset_t>::zeroed();
-        // SAFETY: the first call initialises the set that it is given; the second reads it and
-        // writes the set before. All zeros are an empty set.
-        unsafe {
-            libc::sigfillset(all.as_mut_ptr());
-            libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr());
-            Self(before.assume_init())
-        }
+        Self(set_mask(ALL))
     }
 
     fn restore(&self) {
-        // SAFETY: the set was initialised; nothing is written.
-        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const self.0, std::ptr::null_mut()) };
+        set_mask(self.0);
     }
+}
+
+/// Sets the signals that this thread blocks. Returns the set before.
+fn set_mask(mask: u64) -> u64 {
+    let mut before = 0_u64;
+    let (new, old) = (&raw const mask, &raw mut before);
+    // SAFETY: the kernel reads one set and writes one, of this size.
+    unsafe { libc::syscall(libc::SYS_rt_sigprocmask, libc::SIG_SETMASK, new, old, size_of::<u64>()) };
+    before
 }
 
 #[cfg(test)]

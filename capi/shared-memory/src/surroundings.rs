@@ -64,8 +64,9 @@ fn is_watched() -> bool {
         address_of!("__hwasan_init"),
         address_of!("__tsan_init"),
         address_of!("__msan_init"),
+        address_of!("__lsan_init"),
     ];
-    sanitizers != [0; 4] || environment(b"LD_PRELOAD", preloads).unwrap_or(false)
+    sanitizers != [0; 5] || environment(b"LD_PRELOAD", preloads).unwrap_or(false)
 }
 
 /// Whether the kernel promises memory only if it has it. Then mmap(2) must fail where shared memory
