@@ -81,6 +81,51 @@ static void must_succeed(pid_t child)
     if (!WIFEXITED(status) || WEXITSTATUS(status) != 0) FAIL("the child ended with %#x", status);
 }
 
+/* Whether the mapping at an address has a flag, as in /proc/self/smaps. */
+static int has_flag(const void *address, const char *flag)
+{
+    FILE *maps = fopen("/proc/self/smaps", "r");
+    char line[512];
+    unsigned long start, end;
+    int is_here = 0, found = 0;
+    MUST(maps);
+    while (fgets(line, sizeof line, maps)) {
+        if (sscanf(line, "%lx-%lx ", &start, &end) == 2)
+            is_here = (unsigned long)address >= start && (unsigned long)address < end;
+        if (is_here && strncmp(line, "VmFlags:", 8) == 0) found = strstr(line, flag) != NULL;
+    }
+    fclose(maps);
+    return found;
+}
+
+/* Whether the kernel can read a byte: the process itself would get a signal. */
+static int is_readable(const char *address)
+{
+    int ends[2];
+    MUST(pipe(ends) == 0);
+    int is_readable = write(ends[1], address, 1) == 1;
+    MUST(is_readable || errno == EFAULT);
+    close(ends[0]);
+    close(ends[1]);
+    return is_readable;
+}
+
+/* Handlers of fork that a program registers before anything has allocated. */
+static char *early;
+static void early_before(void)
+{
+    if (!early) return;
+    early[0]++;
+    char *block = malloc(SIZE);
+    MUST(block);
+    block[0] = 1;
+    free(block);
+}
+static void early_in_parent(void) { if (early) early[1]++; }
+static void early_in_child(void) { if (early) early[2]++; }
+static void register_early(void) { pthread_atfork(early_before, early_in_parent, early_in_child); }
+__attribute__((section(".preinit_array"), used)) static void (*const preinit)(void) = register_early;
+
 static int descriptors(void)
 {
     int count = 0;
@@ -342,6 +387,10 @@ static void mapping(void)
     /* Locks. */
     MUST(mlock(memory, 4 * PAGE) == 0);
     MUST(madvise(memory, PAGE, MADV_DONTNEED) == -1 && errno == EINVAL);
+    memset(memory, 2, SIZE);
+    MUST(madvise(memory, PAGE, MADV_DONTNEED_LOCKED) == 0);
+    must_be(memory, PAGE, 0);
+    must_be(memory + PAGE, PAGE, 2);
     MUST(munlock(memory, 4 * PAGE) == 0);
     /* Parts are unmapped, and others mapped over. */
     memset(memory, 2, SIZE);
@@ -414,6 +463,127 @@ static void moving(void)
     MUST(moved[0] == 7);
     MUST(mremap(moved, 0, SIZE, MREMAP_MAYMOVE) == MAP_FAILED);
     MUST(munmap(moved, 2 * SIZE) == 0 && munmap(place, 2 * SIZE) == 0);
+}
+
+/* Adjacent mappings that the kernel makes one, and locked memory. */
+static void moving_together(void)
+{
+    char *memory = mmap(NULL, 8 * SIZE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    MUST(memory != MAP_FAILED && munmap(memory, 8 * SIZE) == 0);
+    int both = PROT_READ | PROT_WRITE;
+    for (int i = 0; i < 2; i++) {
+        char *part = mmap(memory + i * SIZE, SIZE, both, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        MUST(part == memory + i * SIZE);
+        memset(must_be_shared(part), 1 + i, SIZE);
+    }
+    memory = must_be_shared(mremap(memory, 2 * SIZE, 3 * SIZE, MREMAP_MAYMOVE));
+    must_be(memory, SIZE, 1);
+    must_be(memory + SIZE, SIZE, 2);
+    must_be(memory + 2 * SIZE, SIZE, 0);
+    MUST(mprotect(memory, SIZE, PROT_READ) == 0);
+    MUST(mremap(memory, 2 * SIZE, 4 * SIZE, MREMAP_MAYMOVE) == MAP_FAILED && errno == EFAULT);
+    memory = map(SIZE / 4, 0);
+    memset(memory, 3, SIZE / 4);
+    MUST(mlock(memory, SIZE / 4) == 0 && has_flag(memory, " lo"));
+    memory = must_be_shared(mremap(memory, SIZE / 4, 2 * SIZE, MREMAP_MAYMOVE));
+    must_be(memory, SIZE / 4, 3);
+    MUST(has_flag(memory, " lo"));
+    memory = map(SIZE, 0);
+    MUST(madvise(memory, SIZE, MADV_DONTDUMP) == 0);
+    memory = must_be_shared(mremap(memory, SIZE, 16 * SIZE, MREMAP_MAYMOVE));
+    MUST(has_flag(memory, " dd"));
+}
+
+/* As many mappings as the kernel allows, from pages of one. */
+static void many_mappings(void)
+{
+    enum { MANY = 20000 };
+    char *memory = map(2L * MANY * PAGE, MAP_NORESERVE);
+    for (long i = 0; i < MANY; i++) MUST(mprotect(memory + 2 * i * PAGE, PAGE, PROT_NONE) == 0);
+    pid_t child = fork();
+    if (child == 0) {
+        for (long i = 0; i < MANY; i++) {
+            MUST(!is_readable(memory + 2 * i * PAGE));
+            MUST(is_readable(memory + (2 * i + 1) * PAGE));
+        }
+        _exit(0);
+    }
+    must_succeed(child);
+    for (long i = MANY - 1; i >= 0; i--) MUST(mprotect(memory + 2 * i * PAGE, PAGE, PROT_READ | PROT_WRITE) == 0);
+    for (long i = 0; i < MANY; i++) MUST(munmap(memory + 2 * i * PAGE, PAGE) == 0);
+    memory[PAGE] = 1;
+    MUST(munmap(memory, 2L * MANY * PAGE) == 0);
+    /* Beyond the limit, the kernel refuses; no protection is lost. */
+    memory = map(2L * 70000 * PAGE, MAP_NORESERVE);
+    long protected = 0;
+    while (protected < 70000 && mprotect(memory + 2 * protected * PAGE, PAGE, PROT_NONE) == 0) protected++;
+    MUST(protected < 70000 && errno == ENOMEM);
+    MUST(!is_readable(memory + 2 * (protected - 1) * PAGE) && is_readable(memory + 2 * protected * PAGE));
+}
+
+/* What advice says of memory also holds for children, and for theirs. */
+static void advised(void)
+{
+    enum { GUARD_INSTALL = 102, GUARD_REMOVE = 103 };
+    char *undumped = map(SIZE, 0), *dumped = map(SIZE, 0), *wiped = map(SIZE, 0), *twice = map(SIZE, 0), *guarded = map(SIZE, 0);
+    memset(wiped, 1, SIZE);
+    memset(twice, 1, SIZE);
+    memset(guarded, 1, SIZE);
+    MUST(madvise(undumped, SIZE, MADV_DONTDUMP) == 0 && madvise(dumped, SIZE, MADV_DONTDUMP) == 0);
+    MUST(madvise(dumped, SIZE, MADV_DODUMP) == 0);
+    MUST(madvise(wiped, SIZE, MADV_WIPEONFORK) == 0 && madvise(twice, SIZE, MADV_WIPEONFORK) == 0);
+    MUST(madvise(twice, SIZE, MADV_DONTFORK) == 0 && madvise(twice, SIZE, MADV_DOFORK) == 0);
+    int has_guards = madvise(guarded + PAGE, PAGE, GUARD_INSTALL) == 0;
+    MUST(has_guards || errno == EINVAL);
+    pid_t child = fork();
+    if (child == 0) {
+        MUST(has_flag(undumped, " dd") && !has_flag(dumped, " dd"));
+        must_be(wiped, SIZE, 0);
+        must_be(twice, SIZE, 0);
+        must_be(guarded, PAGE, 1);
+        must_be(guarded + 2 * PAGE, PAGE, 1);
+        if (has_guards) {
+            MUST(!is_readable(guarded + PAGE));
+            MUST(madvise(guarded + PAGE, PAGE, GUARD_REMOVE) == 0);
+            must_be(guarded + PAGE, PAGE, 0);
+        }
+        memset(wiped, 2, SIZE);
+        pid_t grandchild = fork();
+        if (grandchild == 0) {
+            must_be(wiped, SIZE, 0);
+            _exit(0);
+        }
+        must_succeed(grandchild);
+        _exit(0);
+    }
+    must_succeed(child);
+    must_be(wiped, SIZE, 1);
+    MUST(has_flag(undumped, " dd") && !has_flag(dumped, " dd"));
+    if (has_guards) {
+        MUST(!is_readable(guarded + PAGE) && madvise(guarded + PAGE, PAGE, GUARD_REMOVE) == 0);
+        must_be(guarded + PAGE, PAGE, 0);
+    }
+}
+
+/* Code that a program makes. A debugger writes into it. */
+static void code(void)
+{
+    static const unsigned char returns_42[] = { 0xb8, 42, 0, 0, 0, 0xc3 };
+    char *memory = map(SIZE, 0);
+    memset(memory, 1, SIZE);
+    memcpy(memory + PAGE, returns_42, sizeof returns_42);
+    MUST(mprotect(memory + PAGE, PAGE, PROT_READ | PROT_EXEC) == 0);
+    int (*function)(void) = (int (*)(void))(uintptr_t)(memory + PAGE);
+    MUST(function() == 42);
+    int file = open("/proc/self/mem", O_RDWR);
+    MUST(file >= 0 && pwrite(file, "\053", 1, (off_t)(uintptr_t)(memory + PAGE + 1)) == 1);
+    MUST(function() == 43);
+    must_be(memory, PAGE, 1);
+    must_be_shared(memory + 2 * PAGE);
+    pid_t child = fork();
+    if (child == 0) _exit(function() != 43);
+    must_succeed(child);
+    MUST(munmap(memory, SIZE) == 0);
 }
 
 /* Memory that cannot move within its file, and requests that the kernel refuses. */
@@ -534,14 +704,17 @@ static void in_child(void) { handled[2]++; }
 static void other_forks(void)
 {
     handled = must_be_shared(calloc(1, SIZE));
+    early = must_be_shared(calloc(1, SIZE));
     MUST(pthread_atfork(before, in_parent, in_child) == 0);
     pid_t child = fork();
     if (child == 0) {
         MUST(handled[0] == 1 && handled[1] == 0 && handled[2] == 1);
+        MUST(early[0] == 1 && early[1] == 0 && early[2] == 1);
         _exit(0);
     }
     must_succeed(child);
     MUST(handled[0] == 1 && handled[1] == 1 && handled[2] == 0);
+    MUST(early[0] == 1 && early[1] == 1 && early[2] == 0);
     child = _Fork();
     if (child == 0) {
         handled[5] = 1;
@@ -604,6 +777,13 @@ static void *forks_itself(void *argument)
     return NULL;
 }
 
+static char *shared_for_handler;
+static void handler_forks(int signal)
+{
+    (void)signal;
+    forks_itself(shared_for_handler);
+}
+
 static void stacks(void)
 {
     char *memory = must_be_shared(malloc(SIZE)), *stack = must_be_shared(malloc(SIZE));
@@ -615,9 +795,33 @@ static void stacks(void)
     pthread_t thread;
     MUST(posix_memalign((void **)&stack, PAGE, SIZE) == 0);
     MUST(pthread_attr_init(&attributes) == 0 && pthread_attr_setstack(&attributes, stack, SIZE) == 0);
-    MUST(!is_shared(stack));
     MUST(pthread_create(&thread, &attributes, forks_itself, memory) == 0 && pthread_join(thread, NULL) == 0);
+    MUST(!is_shared(stack));
     free(stack);
+    /* Stacks that begin and end inside of pages, each in a part of one block. */
+    enum { EACH = 100000 };
+    char *all = must_be_shared(malloc(8 * SIZE));
+    memset(all, 3, 100);
+    for (int i = 0; i < 4; i++) {
+        MUST(pthread_attr_setstack(&attributes, all + 112 + i * EACH, EACH) == 0);
+        MUST(pthread_create(&thread, &attributes, forks_itself, memory) == 0 && pthread_join(thread, NULL) == 0);
+    }
+    must_be(all, 100, 3);
+    must_be_shared(all + SIZE);
+    /* A stack of which the program gives the end. */
+    MUST(pthread_attr_init(&attributes) == 0 && pthread_attr_setstacksize(&attributes, SIZE) == 0);
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wdeprecated-declarations"
+    MUST(pthread_attr_setstackaddr(&attributes, all + 6 * SIZE + 128) == 0);
+#pragma GCC diagnostic pop
+    MUST(pthread_create(&thread, &attributes, forks_itself, memory) == 0 && pthread_join(thread, NULL) == 0);
+    free(all);
+    /* A signal handler's stack. */
+    stack = must_be_shared(malloc(SIZE));
+    shared_for_handler = memory;
+    stack_t alternative = { .ss_sp = stack + 48, .ss_size = SIZE - 100 };
+    struct sigaction action = { .sa_handler = handler_forks, .sa_flags = SA_ONSTACK };
+    MUST(sigaltstack(&alternative, NULL) == 0 && sigaction(SIGUSR1, &action, NULL) == 0 && raise(SIGUSR1) == 0);
 }
 
 /* --- coroutines: on a stack that the program has allocated itself --- */
@@ -773,6 +977,19 @@ static void limits(void)
     MUST(block && !is_shared(block));
     memset(block, 1, SIZE);
     free(block);
+    limit.rlim_cur = RLIM_INFINITY;
+    MUST(setrlimit(RLIMIT_FSIZE, &limit) == 0);
+    /* Locked memory beyond the limit, for a program without privileges. */
+    struct rlimit lock = { SIZE, SIZE };
+    pid_t child = fork();
+    if (child == 0) {
+        MUST(setrlimit(RLIMIT_MEMLOCK, &lock) == 0 && (geteuid() != 0 || setuid(64002) == 0));
+        int own = MAP_PRIVATE | MAP_ANONYMOUS | MAP_LOCKED, both = PROT_READ | PROT_WRITE;
+        MUST(mmap(NULL, 2 * SIZE, both, own, -1, 0) == MAP_FAILED && errno == EAGAIN);
+        MUST(has_flag(map(SIZE / 2, MAP_LOCKED), " lo"));
+        _exit(0);
+    }
+    must_succeed(child);
     /* More than the machine has. */
     MUST(malloc(1UL << 46) == NULL && errno == ENOMEM);
 }
@@ -790,7 +1007,8 @@ int main(int argc, char **argv)
 {
     static const struct { const char *name; void (*part)(void); } parts[] = {
         { "allocating", allocating }, { "reusing", reusing }, { "not_reused", not_reused }, { "crowd", crowd }, { "closed", closed }, { "mapping", mapping }, { "moving", moving },
-        { "moving_protected", moving_protected },
+        { "moving_protected", moving_protected }, { "moving_together", moving_together },
+        { "many_mappings", many_mappings }, { "advised", advised }, { "code", code },
         { "forking", forking }, { "other_forks", other_forks }, { "stacks", stacks }, { "coroutines", coroutines }, { "threads", threads }, { "limits", limits },
     };
     const char *what = "";

@@ -63,6 +63,26 @@ fn mappings_move_and_grow() {
 }
 
 #[test]
+fn adjacent_mappings_move_as_one_and_locked_memory_stays_locked() {
+    part("moving_together");
+}
+
+#[test]
+fn a_mapping_has_as_many_parts_as_the_kernel_allows() {
+    part("many_mappings");
+}
+
+#[test]
+fn advice_holds_for_children_and_for_theirs() {
+    part("advised");
+}
+
+#[test]
+fn code_is_private_so_that_a_debugger_writes_into_it() {
+    part("code");
+}
+
+#[test]
 fn protected_mappings_move_and_refused_requests_change_nothing() {
     part("moving_protected");
 }
@@ -138,14 +158,25 @@ fn sanitizers_and_valgrind_get_private_memory() {
     let program = built(&room, "sharedmem");
     let valgrind = ["valgrind", "--quiet", "--error-exitcode=9", &program, "-p", "-m", "forking"];
     room.finish_run(&valgrind).expect("it ends").expect_success();
-    let sanitized = room.folder().join("sanitized");
     let source = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("programs/sharedmem.c");
-    let mut gcc = Command::new("gcc");
-    gcc.arg("-fsanitize=address").arg("-o").args([&sanitized, &source]).args(["-libverbs", "-lpthread"]);
-    let gcc = gcc.status();
-    assert!(gcc.expect("gcc").success());
-    let sanitized = sanitized.to_str().expect("a plain path");
-    room.finish_run(&[sanitized, "-p", "-m", "forking"]).expect("it ends").expect_success();
+    for (compiler, sanitizer) in [("gcc", "address"), ("gcc", "leak"), ("clang", "memory")] {
+        let sanitized = room.folder().join(sanitizer);
+        let mut build = Command::new(compiler);
+        build
+            .arg(format!("-fsanitize={sanitizer}"))
+            .arg("-o")
+            .args([&sanitized, &source])
+            .args(["-libverbs", "-lpthread"]);
+        match build.status() {
+            Err(_) if compiler != "gcc" => {
+                eprintln!("skipped: there is no {compiler}");
+                continue;
+            }
+            built => assert!(built.expect("a compiler").success(), "{compiler} {sanitizer}"),
+        }
+        let sanitized = sanitized.to_str().expect("a plain path");
+        room.finish_run(&[sanitized, "-p", "-m", "forking"]).expect("it ends").expect_success();
+    }
 }
 
 #[test]

@@ -122,7 +122,7 @@ pub(crate) fn copy(block: &Span, to: usize) -> Result<(), Errno> {
 pub(crate) fn around(address: usize) -> Option<Span> {
     let span = address / PAGE * PAGE..address.saturating_add(1);
     let piece = if front::may_hold(&span) {
-        memory().table.pieces().iter().find(|piece| piece.start <= address && address < piece.end).copied()
+        memory().table.pieces().find(|piece| piece.start <= address && address < piece.end).copied()
     } else {
         None
     }?;

@@ -53,7 +53,7 @@ pub(crate) struct Cache {
 
 impl Cache {
     pub(crate) const fn new() -> Self {
-        Self { kept: [Kept { piece: UNUSED, since: 0, is_full: false }; MOST], len: 0, most: 0, addresses: ADDRESSES }
+        Self { kept: [Kept { piece: UNUSED, since: 0, is_full: false }; MOST], len: 0, most: 0, addresses: 0 }
     }
 
     pub(crate) fn kept(&self) -> &[Kept] {

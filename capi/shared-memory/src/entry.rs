@@ -7,6 +7,7 @@ use std::ffi::c_int;
 
 use interpose::{intercept, refused};
 
+use crate::choice::PAGE;
 use crate::forks;
 use crate::front::{is_ready, span};
 use crate::mappings::{self, Move};
@@ -101,7 +102,7 @@ intercept! {
             return next(function, stack, flags, argument, parent, storage, child);
         }
         if let Some(block) = crate::blocks::around(stack.wrapping_sub(1)) {
-            forks::make_private(&block);
+            forks::make_private(&block, |_| true);
         }
         forking(move || {
             let start = Start { function, argument, shares_files: flags & libc::CLONE_FILES != 0 };
@@ -113,10 +114,21 @@ intercept! {
         })
     };
 
-    /// Gives a new thread a stack.
-    fn pthread_attr_setstack(attributes: usize, stack: usize, size: usize) -> c_int as next => {
-        whole_stack(stack, size);
-        next(attributes, stack, size)
+    /// Registers handlers of forks: after those of this library.
+    fn __register_atfork(prepare: usize, parent: usize, child: usize, library: usize) -> c_int as next => {
+        forks::register();
+        next(prepare, parent, child, library)
+    };
+
+    /// Starts a thread, perhaps on a stack of the program.
+    fn pthread_create(
+        thread: usize, attributes: *const libc::pthread_attr_t, function: usize, argument: usize,
+    ) -> c_int as next => {
+        let stack = if attributes.is_null() || !is_ready() { None } else { stack_of(attributes) };
+        if let Some((stack, size)) = stack {
+            whole_stack(stack, size);
+        }
+        next(thread, attributes, function, argument)
     };
 
     /// Gives signal handlers a stack.
@@ -155,9 +167,24 @@ extern "C" fn begin(start: *const Start) -> c_int {
     unsafe { function(argument) }
 }
 
+/// The address and the size of the stack that a thread will have, if the program has set it.
+fn stack_of(attributes: *const libc::pthread_attr_t) -> Option<(usize, usize)> {
+    let (mut lowest, mut length, mut size) = (std::ptr::null_mut(), 0, 0);
+    // SAFETY: the attributes are the program's, and the other pointers are to local variables.
+    let is_known = unsafe {
+        libc::pthread_attr_getstack(attributes, &raw mut lowest, &raw mut length) == 0
+            && libc::pthread_attr_getstacksize(attributes, &raw mut size) == 0
+    };
+    // The C library computes the lowest address from the highest. The length is 0 if the usual size
+    // is meant. Without a stack, the highest address is 0.
+    let highest = lowest.addr().wrapping_add(length);
+    (is_known && highest != 0).then(|| (highest.saturating_sub(size), size))
+}
+
+/// Makes all pages private that a stack touches.
 fn whole_stack(stack: usize, size: usize) {
-    let first = stack.next_multiple_of(crate::choice::PAGE);
-    if let Some(span) = stack.checked_add(size).and_then(|end| span(first, (end.checked_sub(first)?) / 4096 * 4096)) {
-        forks::make_private(&span);
+    let first = stack / PAGE * PAGE;
+    if let Some(span) = stack.checked_add(size).and_then(|end| span(first, end - first)) {
+        forks::make_private(&span, |_| true);
     }
 }

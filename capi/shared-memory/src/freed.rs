@@ -6,7 +6,7 @@ use crate::front::{Memory, memory};
 use crate::lock::Held;
 use crate::owner::is_owner;
 use crate::pages;
-use crate::table::{AtFork, Piece, Span};
+use crate::table::{Advice, Piece, Span};
 
 /// What a new block has in it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -21,7 +21,10 @@ pub(crate) enum Content {
 /// in the table.
 pub(crate) fn keep(memory: &mut Memory, block: &Span) -> bool {
     let whole = memory.table.first(block).filter(|piece| (piece.start, piece.end) == (block.start, block.end));
-    let is_plain = |piece: &Piece| piece.is_plain && piece.file.is_some() && piece.protection == pages::DATA.bits();
+    let is_plain = |piece: &Piece| {
+        let is_usual = !piece.is_unusual && !piece.advice.is_undumped && !piece.advice.is_guarded;
+        is_usual && piece.file.is_some() && piece.protection == pages::DATA.bits()
+    };
     if !whole.is_some_and(|piece| is_plain(&piece)) || block.len() > LARGEST || !memory.cache.is_open() || !is_owner() {
         return false;
     }
@@ -34,7 +37,7 @@ pub(crate) fn keep(memory: &mut Memory, block: &Span) -> bool {
         return false;
     }
     memory.files += 1;
-    let piece = Piece { at_fork: AtFork::Copy, ..piece };
+    let piece = Piece { advice: Advice::NONE, ..piece };
     let oldest = memory.cache.put(Kept { piece, since: pages::now(), is_full: true });
     if let Some(oldest) = oldest {
         memory.give_back(&oldest);

@@ -12,8 +12,9 @@ use crate::lock::{Held, Lock};
 use crate::pages;
 use crate::table::{File, Full, Piece, Span, Table};
 
-/// The most pieces of shared memory: twice the most files.
-const PIECES: usize = 2048;
+/// The most pieces of shared memory: what the kernel allows a process by default as mappings
+/// (`vm.max_map_count`).
+const PIECES: usize = 65_536;
 
 /// The memory of the program, and what it has freed.
 pub(crate) struct Memory {
@@ -50,8 +51,7 @@ fn begin() -> bool {
     if BEGUN.swap(1, Ordering::Relaxed) != 0 {
         return READY.load(Ordering::Acquire);
     }
-    // Before everything else. The look-up may be the first to call another allocator, which then
-    // registers its own handlers: they must be behind these.
+    // Before everything else: handlers of others must be behind these.
     crate::forks::register();
     crate::next::NEXT.look_up_all();
     // The first look at the clock calls `dlsym`, which must not happen with the table's lock held.
@@ -104,7 +104,7 @@ impl Memory {
     /// piece has it.
     pub(crate) fn take(&mut self, span: &Span) -> Result<Option<(Piece, Option<File>)>, Full> {
         let Some(piece) = self.table.take_first(span)? else { return Ok(None) };
-        let last = piece.file.filter(|file| !self.table.has(file));
+        let last = piece.file.filter(|file| !self.table.has(file, piece.start));
         self.files -= usize::from(last.is_some());
         Ok(Some((piece, last)))
     }

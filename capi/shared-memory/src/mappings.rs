@@ -2,18 +2,19 @@
 //! next function as an argument. All addresses are numbers. The principal function is [`map`].
 
 use libc::c_int;
+use rustix::io::Errno;
 
 use crate::choice::{PAGE, file_length};
 use crate::front::{self, may_hold, memory, release, span};
-use crate::pages;
-use crate::table::{AtFork, Full, Piece, Span};
+use crate::pages::{self, GUARD_INSTALL};
+use crate::table::{Advice, Full, Piece, Span};
 use interpose::refused;
 
 /// The answer of mmap(2) and mremap(2) if they fail.
 const FAILED: isize = -1;
 
 const DONTNEED_LOCKED: c_int = 24;
-const GUARD_INSTALL: c_int = 102;
+const GUARD_REMOVE: c_int = 103;
 
 /// `mmap`. `next` takes the flags.
 pub(crate) fn map(length: usize, asked: (usize, c_int, c_int), next: impl Fn(c_int) -> isize) -> isize {
@@ -28,6 +29,12 @@ pub(crate) fn map(length: usize, asked: (usize, c_int, c_int), next: impl Fn(c_i
         let present = flags & (libc::MAP_POPULATE | libc::MAP_LOCKED);
         let found = next(flags & !present);
         if let Some(span) = span(found.cast_unsigned(), length).filter(|_| found != FAILED) {
+            if flags & libc::MAP_LOCKED != 0
+                && let Err(error) = pages::may_lock(&span)
+            {
+                pages::unmap(&span);
+                return refused(error.raw_os_error());
+            }
             front::make(&span, file_length(span.len()), 0);
             if present != 0 {
                 pages::populate(&span, flags & libc::MAP_LOCKED != 0);
@@ -76,17 +83,22 @@ pub(crate) fn unmap(address: usize, length: usize, next: impl FnOnce() -> c_int)
     }
 }
 
-/// `mprotect`: the table needs the protection for a forked child's copy.
+/// `mprotect`: the table needs the protection for a forked child's copy. Code becomes private,
+/// because a debugger cannot write into shared pages that the program may not write.
 pub(crate) fn protect(address: usize, length: usize, protection: c_int, next: impl FnOnce() -> c_int) -> c_int {
+    let Some(span) = span(address, length).filter(may_hold) else { return next() };
+    if protection & libc::PROT_EXEC != 0 {
+        crate::forks::make_private(&span, pages::is_reusable);
+    }
+    let mut memory = memory();
+    if !memory.table.is_splittable() && memory.table.first(&span).is_some() {
+        return refused(libc::ENOMEM);
+    }
     let answer = next();
-    if let Some(span) = span(address, length).filter(may_hold) {
-        let mut memory = memory();
-        let change = |piece: &mut Piece| piece.protection = protection.cast_unsigned();
-        // The kernel may have changed a part before it failed. If the table is full, the child's
-        // copy has the old protection.
-        if answer != 0 || memory.table.change(&span, change).is_err() {
-            memory.table.mark(&span);
-        }
+    let change = |piece: &mut Piece| piece.protection = protection.cast_unsigned();
+    // The kernel may have changed a part before it failed.
+    if answer != 0 || memory.table.change(&span, change).is_err() {
+        memory.table.mark(&span);
     }
     answer
 }
@@ -128,27 +140,34 @@ pub(crate) fn advise(address: usize, length: usize, advice: c_int, next: impl Fn
 
 /// Gives shared memory what the advice means for private memory.
 fn advise_piece(piece: &Piece, advice: c_int, next: impl FnOnce() -> c_int) -> c_int {
-    let at_fork = |from: Option<AtFork>, to: AtFork| {
-        let change = |piece: &mut Piece| {
-            if from.is_none_or(|from| piece.at_fork == from) {
-                piece.at_fork = to;
-            }
-        };
-        let changed = memory().table.change(&(piece.start..piece.end), change);
-        changed.map_or_else(|Full| refused(libc::ENOMEM), |()| 0)
+    let answer = |done: Result<(), Errno>| done.map_or_else(|error| refused(error.raw_os_error()), |()| 0);
+    // If the table is full: what the kernel says if there are too many mappings.
+    let record = |change: fn(&mut Advice)| {
+        let changed = memory().table.change(&(piece.start..piece.end), |piece| change(&mut piece.advice));
+        answer(changed.map_err(|Full| Errno::AGAIN))
     };
     match advice {
-        libc::MADV_DONTNEED | libc::MADV_FREE => {
-            pages::punch(piece).map_or_else(|error| refused(error.raw_os_error()), |()| 0)
-        }
+        libc::MADV_DONTNEED | libc::MADV_FREE => answer(pages::punch(piece)),
+        DONTNEED_LOCKED => answer(pages::punch_file(piece)),
         // Only for shared memory.
-        libc::MADV_REMOVE | DONTNEED_LOCKED => refused(libc::EINVAL),
-        libc::MADV_DONTFORK => at_fork(None, AtFork::Nothing),
-        libc::MADV_DOFORK => at_fork(Some(AtFork::Nothing), AtFork::Copy),
-        libc::MADV_WIPEONFORK => at_fork(None, AtFork::Zeros),
-        libc::MADV_KEEPONFORK => at_fork(Some(AtFork::Zeros), AtFork::Copy),
+        libc::MADV_REMOVE => refused(libc::EINVAL),
+        libc::MADV_DONTFORK => record(|advice| advice.is_absent = true),
+        libc::MADV_DOFORK => record(|advice| advice.is_absent = false),
+        libc::MADV_WIPEONFORK => record(|advice| advice.is_wiped = true),
+        libc::MADV_KEEPONFORK => record(|advice| advice.is_wiped = false),
+        libc::MADV_DONTDUMP => record(|advice| advice.is_undumped = true) | next(),
+        libc::MADV_DODUMP => record(|advice| advice.is_undumped = false) | next(),
+        GUARD_REMOVE => record(|advice| advice.is_guarded = false) | next(),
+        GUARD_INSTALL => {
+            let recorded = record(|advice| advice.is_guarded = true);
+            if recorded != 0 || next() != 0 {
+                return FAILED as c_int;
+            }
+            // A guarded page of private memory loses its data.
+            answer(pages::punch_file(piece))
+        }
         _ => {
-            if matches!(advice, libc::MADV_MERGEABLE | libc::MADV_DONTDUMP | GUARD_INSTALL) {
+            if advice == libc::MADV_MERGEABLE {
                 mark(piece.start, piece.len());
             }
             next()
@@ -218,17 +237,18 @@ fn remap_shared(asked: &Move, mut old: Span, new_length: usize, next: impl Fn(us
     // Held until the piece is back: neither a fork nor the end of another piece of the file may
     // miss it.
     let mut memory = memory();
-    let piece = match memory.table.take_first(&old) {
-        Ok(Some(piece)) if piece.start == old.start && piece.end == old.end => piece,
-        Ok(found) => {
-            // More than one mapping, as for the kernel.
-            found.map(|piece| memory.put(piece));
-            return refused(libc::EFAULT);
+    let piece = match memory.lift(&old) {
+        Ok(Some(piece)) => piece,
+        Ok(None) if memory.table.is_one_mapping(&old) => {
+            drop(memory);
+            return copied(asked, &old, new_length);
         }
+        // More than one mapping, as for the kernel.
+        Ok(None) => return refused(libc::EFAULT),
         Err(Full) => return refused(libc::ENOMEM),
     };
     let fits = piece.file.is_none_or(|file| {
-        piece.offset + new_length <= file.length && (new_length == old.len() || !memory.table.has(&file))
+        piece.offset + new_length <= file.length && (new_length == old.len() || !memory.table.has(&file, old.start))
     });
     if !fits {
         let put = memory.put(piece);
@@ -275,23 +295,63 @@ fn copied(asked: &Move, old: &Span, new_length: usize) -> isize {
         Err(error) => return refused(error.raw_os_error()),
     };
     front::make(&new, file_length(new_length), 0);
-    // Not in the head of the `if let`, which would hold the lock to its end.
-    let piece = memory().table.first(old);
-    if let Some(piece) = piece {
-        if let Err(error) = pages::copy(&piece, new.start) {
-            if release(&new).is_ok() {
-                pages::unmap(&new);
-            }
-            return refused(error.raw_os_error());
+    if let Err(error) = copy_all(old, &new) {
+        if release(&new).is_ok() {
+            pages::unmap(&new);
         }
-        let change = |new: &mut Piece| (new.protection, new.at_fork) = (piece.protection, piece.at_fork);
-        let _ = memory().table.change(&new, change);
-        if piece.protection != pages::DATA.bits() {
-            pages::protect(new.start, new_length, piece.protection);
-        }
+        return refused(error.raw_os_error());
     }
-    if release(old).is_ok() {
+    if asked.has(libc::MREMAP_DONTUNMAP) {
+        // The old pages are zeros.
+        each_piece(old, |piece| {
+            let _ = pages::punch(piece);
+        });
+    } else if release(old).is_ok() {
         pages::unmap(old);
     }
     new.start.cast_signed()
+}
+
+fn each_piece(span: &Span, mut work: impl FnMut(&Piece)) {
+    let mut at = span.start;
+    // A function of its own, so that the lock is not held while the work is done.
+    let next = |at| memory().table.first(&(at..span.end));
+    while let Some(piece) = next(at) {
+        work(&piece);
+        at = piece.end;
+    }
+}
+
+/// Copies the data and the properties of shared memory to new memory of at least its size.
+fn copy_all(old: &Span, new: &Span) -> Result<(), Errno> {
+    let give = |span: &Span, piece: &Piece, advice: Advice| {
+        let change = |new: &mut Piece| (new.protection, new.advice) = (piece.protection, advice);
+        // New memory is one piece. If the table is full, a child's copy lacks the properties.
+        let _ = memory().table.change(span, change);
+        pages::advise(span, advice);
+    };
+    let (mut done, mut is_locked) = (Ok(()), false);
+    each_piece(old, |piece| {
+        let start = new.start + (piece.start - old.start);
+        done = done.and_then(|()| pages::copy(piece, start));
+        is_locked |= pages::is_locked(piece);
+    });
+    done?;
+    if is_locked {
+        pages::lock(new).map_err(|_| Errno::AGAIN)?;
+    }
+    let mut is_first = true;
+    each_piece(old, |piece| {
+        if std::mem::take(&mut is_first) {
+            give(new, piece, Advice { is_guarded: false, ..piece.advice });
+            if piece.protection != pages::DATA.bits() {
+                pages::protect(new.start, new.len(), piece.protection);
+            }
+        }
+        if piece.advice.is_guarded {
+            let start = new.start + (piece.start - old.start);
+            give(&(start..start + piece.len()), piece, piece.advice);
+        }
+    });
+    Ok(())
 }

@@ -31,8 +31,9 @@ interpose::functions!(
     clone,
     daemon,
     forkpty,
+    __register_atfork,
     // Stacks.
-    pthread_attr_setstack,
+    pthread_create,
     sigaltstack,
 );
 

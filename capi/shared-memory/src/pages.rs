@@ -4,12 +4,12 @@
 //! All addresses here are of whole pages that this library or the program has mapped for data.
 //! They are numbers: nothing here makes references to the program's memory.
 
-use std::ffi::c_void;
+use std::ffi::{c_int, c_void};
 use std::os::fd::{AsRawFd, BorrowedFd, IntoRawFd, OwnedFd};
 
-use rustix::fs::{MemfdFlags, SealFlags, SeekFrom};
+use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags, SeekFrom};
 use rustix::io::Errno;
-use rustix::mm::{Advice, MapFlags, MprotectFlags, MremapFlags, ProtFlags};
+use rustix::mm::{Advice, MapFlags, MlockFlags, MprotectFlags, MremapFlags, ProtFlags};
 use rustix::process::{Resource, getrlimit};
 
 use crate::choice::Descriptors;
@@ -17,6 +17,9 @@ use crate::table::{File, Piece, Span};
 
 /// The protection of data.
 pub(crate) const DATA: ProtFlags = ProtFlags::READ.union(ProtFlags::WRITE);
+
+/// Advice that makes each access a fault (Linux 6.13).
+pub(crate) const GUARD_INSTALL: c_int = 102;
 
 fn pointer(address: usize) -> *mut c_void {
     std::ptr::with_exposed_provenance_mut(address)
@@ -92,8 +95,8 @@ pub(crate) fn share(span: &Span, file_length: usize, block: usize, descriptors: 
         offset: 0,
         block,
         protection: DATA.bits(),
-        at_fork: crate::table::AtFork::Copy,
-        is_plain: true,
+        advice: crate::table::Advice::NONE,
+        is_unusual: false,
         copy: 0,
     })
 }
@@ -173,6 +176,13 @@ pub(crate) fn punch_for_good(piece: &Piece) -> bool {
     done.is_ok()
 }
 
+/// Gives the memory of a piece back to the machine, even if the pages are locked.
+pub(crate) fn punch_file(piece: &Piece) -> Result<(), Errno> {
+    let fd = piece.file.as_ref().and_then(descriptor).ok_or(Errno::INVAL)?;
+    let how = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+    rustix::fs::fallocate(fd, how, piece.offset as u64, piece.len() as u64)
+}
+
 /// Writes zeros where the file has data. That is much faster than new pages.
 pub(crate) fn clear(piece: &Piece) {
     let fd = piece.file.as_ref().and_then(descriptor);
@@ -213,16 +223,50 @@ pub(crate) fn protect(start: usize, length: usize, protection: u32) {
     let _ = unsafe { rustix::mm::mprotect(pointer(start), length, MprotectFlags::from_bits_retain(protection)) };
 }
 
+/// Gives pages the properties that advice has given others.
+pub(crate) fn advise(span: &Span, advice: crate::table::Advice) {
+    let all = [
+        (advice.is_absent, libc::MADV_DONTFORK),
+        (advice.is_wiped, libc::MADV_WIPEONFORK),
+        (advice.is_undumped, libc::MADV_DONTDUMP),
+        (advice.is_guarded, GUARD_INSTALL),
+    ];
+    let errno = interpose::errno();
+    for (_, advice) in all.iter().filter(|(is_given, _)| *is_given) {
+        // SAFETY: the pages belong to the caller, and guarded pages have no data.
+        let _ = unsafe { libc::syscall(libc::SYS_madvise, span.start, span.len(), *advice) };
+    }
+    interpose::set_errno(errno);
+}
+
+/// Whether a page of a piece is locked into memory.
+pub(crate) fn is_locked(piece: &Piece) -> bool {
+    // SAFETY: the file keeps the data. The kernel refuses this advice for locked pages.
+    let advised = || unsafe { rustix::mm::madvise(pointer(piece.start), piece.len(), Advice::LinuxDontNeed) };
+    piece.file.is_some() && advised() == Err(Errno::INVAL)
+}
+
+/// Locks pages into memory.
+pub(crate) fn lock(span: &Span) -> Result<(), Errno> {
+    // SAFETY: changes no data.
+    unsafe { rustix::mm::mlock(pointer(span.start), span.len()) }
+}
+
+/// Whether the process may lock so much memory. The error is that of mmap(2) with `MAP_LOCKED`.
+pub(crate) fn may_lock(span: &Span) -> Result<(), Errno> {
+    // SAFETY: changes no data.
+    let locked = unsafe { rustix::mm::mlock_with(pointer(span.start), span.len(), MlockFlags::ONFAULT) };
+    locked.map_err(|error| if error == Errno::NOMEM { Errno::AGAIN } else { error })
+}
+
 /// Makes pages present, as `MAP_POPULATE` does, and locks them, as `MAP_LOCKED` does. Both flags
 /// promise no more than a try.
 pub(crate) fn populate(span: &Span, locked: bool) {
-    // SAFETY: changes no data.
-    unsafe {
-        if locked {
-            let _ = rustix::mm::mlock(pointer(span.start), span.len());
-        } else {
-            let _ = rustix::mm::madvise(pointer(span.start), span.len(), Advice::LinuxPopulateWrite);
-        }
+    if locked {
+        let _ = lock(span);
+    } else {
+        // SAFETY: changes no data.
+        let _ = unsafe { rustix::mm::madvise(pointer(span.start), span.len(), Advice::LinuxPopulateWrite) };
     }
 }
 

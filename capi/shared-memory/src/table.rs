@@ -2,7 +2,8 @@
 //! Pure: nothing here touches the memory or the files.
 //!
 //! A range becomes several pieces where the program treats its parts differently. The table has a
-//! fixed size and never allocates. Principal type: [`Table`].
+//! fixed size and never allocates; an entry takes memory when it is first used. Principal type:
+//! [`Table`].
 
 use std::ops::Range;
 
@@ -20,15 +21,22 @@ pub(crate) struct File {
     pub(crate) length: usize,
 }
 
-/// What a forked child gets of a piece.
+/// What madvise(2) has said of a piece, and a forked child inherits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum AtFork {
-    /// A copy, as of private memory.
-    Copy,
-    /// Zeros (`MADV_WIPEONFORK`).
-    Zeros,
-    /// Nothing (`MADV_DONTFORK`).
-    Nothing,
+pub(crate) struct Advice {
+    /// A child does not get the memory (`MADV_DONTFORK`).
+    pub(crate) is_absent: bool,
+    /// A child gets zeros (`MADV_WIPEONFORK`).
+    pub(crate) is_wiped: bool,
+    /// The memory is not in core dumps (`MADV_DONTDUMP`).
+    pub(crate) is_undumped: bool,
+    /// Each access is a fault (`MADV_GUARD_INSTALL`).
+    pub(crate) is_guarded: bool,
+}
+
+impl Advice {
+    /// Without advice: a child gets a copy.
+    pub(crate) const NONE: Self = Self { is_absent: false, is_wiped: false, is_undumped: false, is_guarded: false };
 }
 
 /// Adjacent pages with the same properties.
@@ -44,9 +52,9 @@ pub(crate) struct Piece {
     pub(crate) block: usize,
     /// The protection, as for mprotect(2).
     pub(crate) protection: u32,
-    pub(crate) at_fork: AtFork,
-    /// The pages have only properties that this table knows.
-    pub(crate) is_plain: bool,
+    pub(crate) advice: Advice,
+    /// Pages have properties that this table does not know.
+    pub(crate) is_unusual: bool,
     /// The address of the child's copy while the process forks, otherwise 0.
     pub(crate) copy: usize,
 }
@@ -69,7 +77,7 @@ impl Piece {
     }
 }
 
-/// An entry without memory.
+/// An entry without memory. All of it is zeros, so that an unused table takes no memory.
 pub(crate) const UNUSED: Piece = Piece {
     start: 0,
     end: 0,
@@ -77,8 +85,8 @@ pub(crate) const UNUSED: Piece = Piece {
     offset: 0,
     block: 0,
     protection: 0,
-    at_fork: AtFork::Copy,
-    is_plain: true,
+    advice: Advice::NONE,
+    is_unusual: false,
     copy: 0,
 };
 
@@ -86,39 +94,74 @@ pub(crate) const UNUSED: Piece = Piece {
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Full;
 
-/// Pieces in the order of their addresses. They do not overlap.
+/// Pieces in the order of their addresses. They do not overlap. The unused entries are where a piece
+/// was last added or removed. So a program that changes one page after the other moves few entries.
 #[derive(Debug)]
 pub(crate) struct Table<const N: usize> {
-    pieces: [Piece; N],
-    len: usize,
+    entries: [Piece; N],
+    /// The number of pieces before the unused entries.
+    before: usize,
+    /// The number of pieces behind them.
+    behind: usize,
 }
 
 impl<const N: usize> Table<N> {
     pub(crate) const fn new() -> Self {
-        Self { pieces: [UNUSED; N], len: 0 }
+        Self { entries: [UNUSED; N], before: 0, behind: 0 }
     }
 
-    pub(crate) fn pieces(&self) -> &[Piece] {
-        &self.pieces[..self.len]
+    fn len(&self) -> usize {
+        self.before + self.behind
+    }
+
+    /// The pieces before and behind the unused entries.
+    fn parts(&self) -> (&[Piece], &[Piece]) {
+        (&self.entries[..self.before], &self.entries[N - self.behind..])
+    }
+
+    pub(crate) fn pieces(&self) -> impl Iterator<Item = &Piece> {
+        let (before, behind) = self.parts();
+        before.iter().chain(behind)
     }
 
     /// Every piece. The caller keeps the order of the addresses.
-    pub(crate) fn pieces_mut(&mut self) -> &mut [Piece] {
-        &mut self.pieces[..self.len]
+    pub(crate) fn pieces_mut(&mut self) -> impl Iterator<Item = &mut Piece> {
+        let (before, rest) = self.entries.split_at_mut(self.before);
+        let unused = rest.len() - self.behind;
+        before.iter_mut().chain(&mut rest[unused..])
+    }
+
+    fn get(&self, at: usize) -> Option<&Piece> {
+        let (before, behind) = self.parts();
+        before.get(at).or_else(|| behind.get(at.checked_sub(before.len())?))
+    }
+
+    fn get_mut(&mut self, at: usize) -> Option<&mut Piece> {
+        let unused = if at < self.before { 0 } else { N - self.len() };
+        if at < self.len() { self.entries.get_mut(at + unused) } else { None }
+    }
+
+    /// The pieces that overlap a range.
+    fn overlapping(&mut self, span: &Span) -> impl Iterator<Item = &mut Piece> {
+        let first = self.first_behind(span.start);
+        self.pieces_mut().skip(first).take_while(|piece| piece.start < span.end)
     }
 
     /// Marks the pieces in a range, and splits none: pages of them have properties that the table
     /// does not know.
     pub(crate) fn mark(&mut self, span: &Span) {
-        let first = self.first_behind(span.start);
-        let pieces = self.pieces_mut()[first..].iter_mut();
-        pieces.take_while(|piece| piece.start < span.end).for_each(|piece| piece.is_plain = false);
+        self.overlapping(span).for_each(|piece| piece.is_unusual = true);
     }
 
     /// Whether there is room for new memory. The last quarter of the table is for pieces that are
     /// split.
     pub(crate) fn is_roomy(&self) -> bool {
-        self.len < N / 4 * 3
+        self.len() < N / 4 * 3
+    }
+
+    /// Whether every range can be changed.
+    pub(crate) fn is_splittable(&self) -> bool {
+        N - self.len() >= 2
     }
 
     /// Adds a piece, which must not overlap another.
@@ -127,41 +170,74 @@ impl<const N: usize> Table<N> {
         self.insert(at, piece)
     }
 
+    /// Moves the unused entries before a piece.
+    fn open(&mut self, at: usize) {
+        let unused = N - self.len();
+        if at < self.before {
+            self.entries.copy_within(at..self.before, at + unused);
+        } else {
+            self.entries.copy_within(self.before + unused..at + unused, self.before);
+        }
+        (self.before, self.behind) = (at, self.len() - at);
+    }
+
     fn insert(&mut self, at: usize, piece: Piece) -> Result<(), Full> {
-        if self.len == N {
+        if self.len() == N {
             return Err(Full);
         }
-        self.pieces.copy_within(at..self.len, at + 1);
-        self.pieces[at] = piece;
-        self.len += 1;
+        self.open(at);
+        self.entries[at] = piece;
+        self.before += 1;
         Ok(())
     }
 
     fn remove(&mut self, at: usize) -> Piece {
-        let piece = self.pieces[at];
-        self.pieces.copy_within(at + 1..self.len, at);
-        self.len -= 1;
-        piece
+        self.open(at + 1);
+        self.before = at;
+        self.entries[at]
     }
 
     /// The index of the first piece that ends behind `address`.
     fn first_behind(&self, address: usize) -> usize {
-        self.pieces().partition_point(|piece| piece.end <= address)
+        let (before, behind) = self.parts();
+        let ends = |piece: &Piece| piece.end <= address;
+        if before.last().is_some_and(|last| !ends(last)) {
+            before.partition_point(ends)
+        } else {
+            before.len() + behind.partition_point(ends)
+        }
     }
 
     /// The part of the first piece in a range that is inside the range.
     pub(crate) fn first(&self, span: &Span) -> Option<Piece> {
-        let piece = self.pieces().get(self.first_behind(span.start))?;
+        let piece = self.get(self.first_behind(span.start))?;
         (piece.start < span.end && !span.is_empty()).then(|| piece.within(span))
     }
 
     /// Splits the piece around `address`, so that a piece begins there.
     fn split(&mut self, address: usize) -> Result<(), Full> {
         let at = self.first_behind(address);
-        let Some(piece) = self.pieces().get(at).copied().filter(|piece| piece.start < address) else { return Ok(()) };
+        let Some(piece) = self.get(at).copied().filter(|piece| piece.start < address) else { return Ok(()) };
         self.insert(at + 1, piece.within(&(address..piece.end)))?;
-        self.pieces[at].end = address;
+        if let Some(piece) = self.get_mut(at) {
+            piece.end = address;
+        }
         Ok(())
+    }
+
+    /// Whether shared memory covers a range, and would be one mapping if it were private.
+    pub(crate) fn is_one_mapping(&self, span: &Span) -> bool {
+        let properties = |piece: &Piece| (piece.protection, Advice { is_guarded: false, ..piece.advice });
+        let expected = self.first(span).as_ref().map(properties);
+        let mut rest = span.clone();
+        while let Some(piece) = self.first(&rest)
+            && piece.start == rest.start
+            && piece.file.is_some()
+            && Some(properties(&piece)) == expected
+        {
+            rest.start = piece.end;
+        }
+        rest.is_empty()
     }
 
     /// Removes and returns what [`Table::first`] returns.
@@ -180,11 +256,7 @@ impl<const N: usize> Table<N> {
         }
         self.split(span.end)?;
         self.split(span.start)?;
-        let mut at = self.first_behind(span.start);
-        while at < self.len && self.pieces[at].start < span.end {
-            change(&mut self.pieces[at]);
-            at += 1;
-        }
+        self.overlapping(span).for_each(change);
         self.join(span);
         Ok(())
     }
@@ -192,9 +264,12 @@ impl<const N: usize> Table<N> {
     /// Joins pieces in and around a range that need not be separate.
     fn join(&mut self, span: &Span) {
         let mut at = self.first_behind(span.start).saturating_sub(1);
-        while at + 1 < self.len && self.pieces[at].start < span.end {
-            if self.pieces[at].continues(&self.pieces[at + 1]) {
-                self.pieces[at].end = self.remove(at + 1).end;
+        while let (Some(piece), Some(next)) = (self.get(at).copied(), self.get(at + 1))
+            && piece.start < span.end
+        {
+            if piece.continues(next) {
+                let end = self.remove(at + 1).end;
+                self.get_mut(at).into_iter().for_each(|piece| piece.end = end);
             } else {
                 at += 1;
             }
@@ -204,26 +279,31 @@ impl<const N: usize> Table<N> {
     /// The range of the block of `malloc` at an address.
     pub(crate) fn block(&self, address: usize) -> Option<Span> {
         let first = self.first_behind(address);
-        let parts = self.pieces()[first..].iter().take_while(|piece| piece.block == address);
+        let parts = self.pieces().skip(first).take_while(|piece| piece.block == address);
         let end = parts.fold(address, |end, piece| if piece.start == end { piece.end } else { end });
         (address != 0 && end != address).then_some(address..end)
     }
 
     /// Removes the pieces that are not wanted.
     pub(crate) fn keep(&mut self, wanted: impl Fn(&Piece) -> bool) {
+        self.open(self.len());
         let mut kept = 0;
-        for at in 0..self.len {
-            if wanted(&self.pieces[at]) {
-                self.pieces[kept] = self.pieces[at];
+        for at in 0..self.before {
+            if wanted(&self.entries[at]) {
+                self.entries[kept] = self.entries[at];
                 kept += 1;
             }
         }
-        self.len = kept;
+        self.before = kept;
     }
 
-    /// Whether a piece is of this file.
-    pub(crate) fn has(&self, file: &File) -> bool {
-        self.pieces().iter().any(|piece| piece.file.as_ref() == Some(file))
+    /// Whether a piece is of this file. Such a piece is probably beside `address`.
+    pub(crate) fn has(&self, file: &File, address: usize) -> bool {
+        let is_of = |piece: &Piece| piece.file.as_ref() == Some(file);
+        let at = self.first_behind(address);
+        let beside = [at.checked_sub(1), Some(at)];
+        let is_beside = beside.into_iter().flatten().filter_map(|at| self.get(at)).any(is_of);
+        is_beside || self.pieces().any(is_of)
     }
 }
 
@@ -238,7 +318,7 @@ mod tests {
     }
 
     fn spans<const N: usize>(table: &Table<N>) -> Vec<(usize, usize, usize)> {
-        table.pieces().iter().map(|piece| (piece.start, piece.end, piece.offset)).collect()
+        table.pieces().map(|piece| (piece.start, piece.end, piece.offset)).collect()
     }
 
     #[test]
@@ -252,7 +332,7 @@ mod tests {
         assert_eq!((taken.start, taken.end, taken.offset), (0x6000, 0x7000, 0x1000));
         assert_eq!(spans(&table), [(0x1000, 0x3000, 0), (0x5000, 0x6000, 0), (0x7000, 0x9000, 0x2000)]);
         while table.take_first(&(0..usize::MAX)).unwrap().is_some() {}
-        assert!(table.pieces().is_empty() && !table.has(&FILE));
+        assert!(table.len() == 0 && !table.has(&FILE, 0x1000));
     }
 
     #[test]
@@ -261,13 +341,13 @@ mod tests {
         table.add(piece(0x1000..0x5000)).unwrap();
         table.change(&(0x2000..0x3000), |piece| piece.protection = 0).unwrap();
         assert_eq!(spans(&table), [(0x1000, 0x2000, 0), (0x2000, 0x3000, 0x1000), (0x3000, 0x5000, 0x2000)]);
-        assert_eq!(table.pieces()[1].protection, 0);
+        assert_eq!(table.get(1).unwrap().protection, 0);
         table.change(&(0..0x9000), |piece| piece.protection = 3).unwrap();
         assert_eq!(spans(&table), [(0x1000, 0x5000, 0)]);
         // Neighbours of another file, or of another part of the file, stay separate.
         table.add(piece(0x5000..0x6000)).unwrap();
         table.change(&(0..0x9000), |piece| piece.protection = 1).unwrap();
-        assert_eq!(table.pieces().len(), 2);
+        assert_eq!(table.len(), 2);
     }
 
     #[test]
