@@ -17,17 +17,18 @@ use crate::shares::room_for_descriptor;
 use crate::table::Kind;
 use crate::world::World;
 
-/// Checks that a QP of iWARP goes to RTS only if it has a connection.
+/// Checks that a QP of iWARP goes to RTS only if it has a connection. SQD closes the connection, as
+/// in siw, so there is no way back from there.
 pub(super) fn check(world: &World, device: &Device, qp: &Qp, next: State) -> Outcome<()> {
-    let comes = qp.state() == State::Rtr && next == State::Rts;
-    if device.is_iwarp() && comes && !world.wire.streams().has(qp.qpn) {
-        let text = format!(
-            "modify_qp of QP {:#x}: a QP of iWARP gets its connection from the connection manager (librdmacm)",
-            qp.qpn
-        );
-        return refuse(Errno::EINVAL, text);
-    }
-    Ok(())
+    let why = match (qp.state(), next) {
+        _ if !device.is_iwarp() => return Ok(()),
+        (State::Rtr, State::Rts) if !world.wire.streams().has(qp.qpn) => {
+            "a QP of iWARP gets its connection from the connection manager (librdmacm)"
+        }
+        (State::Sqd, State::Rts) => "SQD has closed the connection of this QP of iWARP",
+        _ => return Ok(()),
+    };
+    refuse(Errno::EINVAL, format!("modify_qp of QP {:#x}: {why}", qp.qpn))
 }
 
 /// STREAM_TAKE: the connection of a QP goes to the engine that has the QP.
