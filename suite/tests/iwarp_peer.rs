@@ -18,11 +18,12 @@ fn room() -> Room {
 }
 
 /// Starts a program of the suite as a client, and accepts its connection.
-fn accepted(room: &Room, name: &str) -> (Program, TcpStream) {
+fn accepted(room: &Room, name: &str, more: &[&str]) -> (Program, TcpStream) {
     let path = cprogram::build_with(room, name, &["-lrdmacm"]).expect("it compiles").display().to_string();
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let port = listener.local_addr().expect("bound").port().to_string();
-    let client = room.start(room.run(&[&path, "-a", "127.0.0.1", "-p", &port])).expect("it starts");
+    let words = [&[path.as_str(), "-a", "127.0.0.1", "-p", &port], more].concat();
+    let client = room.start(room.run(&words)).expect("it starts");
     let (mut socket, _) = listener.accept().expect("it calls");
     let mut request = [0; 24];
     socket.read_exact(&mut request).expect("a request");
@@ -34,7 +35,7 @@ fn accepted(room: &Room, name: &str) -> (Program, TcpStream) {
 #[test]
 fn iw_lost_a_message_before_the_end_arrives_although_the_next_send_fails() {
     let room = room();
-    let (mut client, mut socket) = accepted(&room, "lastwords");
+    let (mut client, mut socket) = accepted(&room, "lastwords", &[]);
     let pid = client.inner("lastwords", HANG).expect("it runs");
     wait::until(HANG, "the program to stop", || (process::state(pid) == Some('T')).then_some(())).expect("it stops");
     socket.write_all(HELLO).expect("sent");
@@ -43,4 +44,16 @@ fn iw_lost_a_message_before_the_end_arrives_although_the_next_send_fails() {
     program::send(pid, Signal::CONT);
     let outcome = client.wait(HANG).expect("it ends");
     assert!(outcome.succeeded(), "{}", outcome.told());
+}
+
+#[test]
+fn iw_close_sqd_has_no_way_back_while_the_peer_keeps_its_side_open() {
+    let room = room();
+    let (mut client, mut socket) = accepted(&room, "streams", &["sqd"]);
+    // The ready-to-receive message, and the end.
+    let mut sent = Vec::new();
+    socket.read_to_end(&mut sent).expect("the client's end");
+    let outcome = client.wait(HANG).expect("it ends");
+    assert!(outcome.everything().contains("SQD has closed the connection"), "{}", outcome.told());
+    assert_eq!(outcome.code, 2, "{}", outcome.told());
 }

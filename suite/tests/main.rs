@@ -36,6 +36,7 @@ mod iwarp_sockets;
 mod json;
 mod judges;
 mod limits;
+mod iwarp_verbs;
 mod mad_users;
 mod mads;
 mod memcheck;
