@@ -1,10 +1,15 @@
-//! iWARP against a peer that is no softhca: a plain TCP socket that sends literal bytes.
+//! iWARP against a peer that is no softhca: a plain TCP socket. As the listener it sends literal
+//! bytes, as the caller it sends what softhca's own programs do not.
+
+mod initiator;
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::time::Duration;
 
-use harness::{HANG, Program, Room, User, cprogram, process, program, wait};
+use harness::{Family, HANG, Program, Room, User, cprogram, process, program, wait};
+use initiator::Initiator;
+use iwarp::rdmap::{Atomic, AtomicResponse, Opcode};
 use rustix::net::sockopt::set_socket_linger;
 use rustix::process::Signal;
 
@@ -56,4 +61,64 @@ fn iw_close_sqd_has_no_way_back_while_the_peer_keeps_its_side_open() {
     let outcome = client.wait(HANG).expect("it ends");
     assert!(outcome.everything().contains("SQD has closed the connection"), "{}", outcome.told());
     assert_eq!(outcome.code, 2, "{}", outcome.told());
+}
+
+/// A peer that asks for more than the sockets' buffers hold, and does not read the responses.
+#[test]
+fn iw_pressure_a_peer_that_reads_no_responses_holds_back_its_queue_pair_only() {
+    const READS: u64 = 16;
+    const SIZE: u32 = 4 << 20;
+    let room = room();
+    let path = cprogram::build_with(&room, "pressure", &["-lrdmacm"]).expect("it compiles").display().to_string();
+    let place = room.place(Family::V4);
+    let mut server = place.serve(&format!("{path} -a ADDRESS -p PORT -l")).expect("it listens");
+    let mut peer = Initiator::connect(server.port());
+    (0..READS).for_each(|_| peer.read(SIZE));
+
+    let mut other = place.call(&server, &format!("{path} -a ADDRESS -p PORT -c")).expect("it starts");
+    let outcome = other.wait(HANG).expect("it ends");
+    assert!(outcome.succeeded(), "{}", outcome.told());
+    let rows = room.show("qp").expect("shown");
+    let sent = rows.as_array().expect("rows").iter().filter_map(|row| row["stream"]["sent_bytes"].as_u64()).max();
+    assert!(sent.is_some_and(|sent| sent < READS * u64::from(SIZE) / 2), "{rows:#}");
+
+    for _ in 0..READS {
+        let mut received = 0;
+        while received < SIZE as usize {
+            let (header, data) = peer.next();
+            assert_eq!(header.rdmap, Opcode::ReadResponse.emit());
+            received += data.len();
+            assert_eq!(header.last, received == SIZE as usize);
+        }
+    }
+    drop(peer);
+    assert!(server.program.wait(HANG).expect("it ends").succeeded(), "{}", server.program.everything());
+    place.must_be_empty();
+}
+
+/// softhca's programs post atomics without masks.
+#[test]
+fn iw_atomic_with_masks_changes_the_bits_of_the_mask() {
+    let room = room();
+    let path = cprogram::build_with(&room, "pressure", &["-lrdmacm"]).expect("it compiles").display().to_string();
+    let server = room.place(Family::V4).serve(&format!("{path} -a ADDRESS -p PORT -l")).expect("it listens");
+    let mut peer = Initiator::connect(server.port());
+    let swap = |swap, swap_mask, compare, compare_mask| Atomic::CompareSwap { swap, swap_mask, compare, compare_mask };
+    let add = |add, boundaries| Atomic::FetchAdd { add, boundaries };
+    for (atomic, before) in [
+        (swap(0x1234, 0xffff, 0, u64::MAX), 0),
+        // The compared bits and the replaced bits differ.
+        (swap(0xab00, 0xff00, 0x34, 0xff), 0x1234),
+        (swap(0, u64::MAX, 0x99, 0xff), 0xab34),
+        // The carry out of bit 7 is dropped.
+        (add(0xff, 0x80), 0xab34),
+        (add(1, 0), 0xab33),
+        (add(0, 0), 0xab34),
+    ] {
+        peer.atomic(atomic);
+        let (header, data) = peer.next();
+        assert_eq!(header.rdmap, Opcode::AtomicResponse.emit());
+        let response = AtomicResponse::parse(data[..].try_into().expect("a response"));
+        assert_eq!((response.id, response.value), (7, before), "{atomic:x?}");
+    }
 }
