@@ -15,6 +15,7 @@ use serde_json::{Value, json};
 use crate::addresses::interface_name;
 use crate::context::Context;
 use crate::device::{Device, FIRMWARE, Port};
+use crate::gids::{GID_TABLE_LEN, GidEntry};
 use crate::ids::ContextId;
 use crate::lids;
 use crate::mirror::{gid_text, link_layer_text, state_text};
@@ -115,23 +116,6 @@ fn device(world: &World, device: &Device) -> Value {
 /// One port of a device.
 pub(crate) fn port(world: &World, device: &Device, number: u32) -> Value {
     let (Ok(port), Ok(facts)) = (device.port(number), device.port_attributes(number)) else { return Value::Null };
-    let gids: Vec<Value> = port
-        .gids
-        .iter()
-        .map(|(index, entry)| {
-            let why = world.wire.why_not(entry);
-            json!({
-                "index": index,
-                "gid": gid_text(entry.gid),
-                "address": Ipv6Addr::from(entry.gid).to_string(),
-                "type": if port.is_infiniband() { "IB" } else { "RoCE v2" },
-                "ifindex": entry.ifindex,
-                "interface": interface_name(entry.ifindex),
-                "wire": why.is_none(),
-                "why": why,
-            })
-        })
-        .collect();
     json!({
         "port": number,
         "guid": port.guid.to_string(),
@@ -156,8 +140,49 @@ pub(crate) fn port(world: &World, device: &Device, number: u32) -> Value {
         "active_speed": facts.active_speed,
         "phys_state": facts.phys_state,
         "pkeys": port.pkeys.used(),
-        "gids": gids,
+        "gids": gids(world, port),
+        "addresses": addresses(port),
     })
+}
+
+/// The GIDs that programs see. That of iWARP is a MAC address, which no packet has.
+fn gids(world: &World, port: &Port) -> Vec<Value> {
+    let has_packets = port.has_packets();
+    let kind = if !has_packets {
+        "MAC"
+    } else if port.is_infiniband() {
+        "IB"
+    } else {
+        "RoCE v2"
+    };
+    let shown = |index: usize| Some((index, port.shown_gid(index as u32)?));
+    let gid = |(index, entry): (usize, GidEntry)| {
+        let why = if has_packets { world.wire.why_not(entry) } else { None };
+        json!({
+            "index": index,
+            "gid": gid_text(entry.gid),
+            "address": has_packets.then(|| Ipv6Addr::from(entry.gid).to_string()),
+            "type": kind,
+            "ifindex": entry.ifindex,
+            "interface": interface_name(entry.ifindex),
+            "wire": has_packets.then_some(why.is_none()),
+            "why": why,
+        })
+    };
+    (0..GID_TABLE_LEN).filter_map(shown).map(gid).collect()
+}
+
+/// The addresses at which programs on an iWARP port connect and listen.
+fn addresses(port: &Port) -> Vec<Value> {
+    let entries = port.gids.iter().filter(|(_, entry)| entry.is_address && !port.has_packets());
+    let address = |(_, entry): (usize, GidEntry)| {
+        json!({
+            "address": entry.ip().to_string(),
+            "ifindex": entry.ifindex,
+            "interface": interface_name(entry.ifindex),
+        })
+    };
+    entries.map(address).collect()
 }
 
 /// Describes the LIDs of an InfiniBand port.

@@ -80,8 +80,16 @@ fn one(device: &Value, verbose: bool) -> String {
                 text += &format!("        {:<28}{}\n", format!("GID[{index:3}]:"), gid_line(gid));
             }
         }
+        for address in port["addresses"].as_array().into_iter().flatten() {
+            text += &format!("        {:<28}{}{}\n", "address:", plain("", &address["address"]), interface(address));
+        }
     }
     text
+}
+
+/// The interface of an address or GID, behind it.
+fn interface(of: &Value) -> String {
+    of["interface"].as_str().filter(|name| !name.is_empty()).map_or_else(String::new, |name| format!(", {name}"))
 }
 
 /// What a port is, without its GIDs.
@@ -110,16 +118,12 @@ fn members(of: &Value, first: &[&str], verbose: bool, indent: usize) -> String {
 }
 
 fn gid_line(gid: &Value) -> String {
-    let interface = match &gid["interface"] {
-        Value::String(name) if !name.is_empty() => format!(", {name}"),
-        _ => String::new(),
-    };
     let wire = match (gid["index"].as_u64(), gid["why"].as_str()) {
         // Index 0 is not an address of the host, so it never has the wire.
         (Some(1..), Some(why)) => format!(", no wire: {why}"),
         _ => String::new(),
     };
-    format!("{}, {}{interface}{wire}", plain("gid", &gid["gid"]), plain("type", &gid["type"]))
+    format!("{}, {}{}{wire}", plain("gid", &gid["gid"]), plain("type", &gid["type"]), interface(gid))
 }
 
 fn plain(name: &str, value: &Value) -> String {
@@ -161,6 +165,12 @@ mod tests {
         );
         assert!(!short.contains("max_qp") && !short.contains("GID[  1]"), "{short}");
         assert!(short.contains("::2, RoCE v2, lo, no wire: taken") && !short.contains("no address"), "{short}");
+        let rnic = one(
+            &json!({"name": "iw0", "ports": [{"port": 1, "gids": [{"index": 0, "gid": "5254::", "type": "MAC",
+            "interface": "eth1", "why": null}], "addresses": [{"address": "192.0.2.1", "interface": "eth1"}]}]}),
+            false,
+        );
+        assert!(rnic.contains("5254::, MAC, eth1\n") && rnic.contains("192.0.2.1, eth1\n"), "{rnic}");
         let long = one(&device, true);
         assert!(long.contains("max_qp") && long.contains("::1, RoCE v2, lo"), "{long}");
     }

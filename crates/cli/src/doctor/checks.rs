@@ -164,6 +164,13 @@ fn hearing(devices: &Value) -> (Vec<String>, Vec<(String, String)>) {
                 _ => {}
             }
         }
+        // Each program on an iWARP port has its own TCP sockets.
+        for address in list(&port, "addresses") {
+            let address = address["address"].as_str().unwrap_or_default().to_owned();
+            if !with.contains(&address) {
+                with.push(address);
+            }
+        }
     }
     (with, without)
 }
@@ -335,8 +342,10 @@ mod tests {
         let gid = |index: u32, address: &str, why: Option<&str>| json!({"index": index, "address": address, "wire": why.is_none(), "why": why});
         let gids =
             [gid(0, "fe80::1", Some("no address")), gid(1, "::ffff:10.0.0.1", None), gid(2, "fd00::1", Some("taken"))];
-        let ports = json!([{"gids": gids}, {"gids": [gids[1]]}]);
+        let rnic = json!({"gids": [{"index": 0, "wire": null}], "addresses": [{"address": "10.0.0.1"}, {"address": "10.0.0.2"}]});
+        let ports = json!([{"gids": gids}, {"gids": [gids[1]]}, rnic]);
         let (with, without) = hearing(&json!([{ "ports": ports }]));
-        assert_eq!((with, without), (vec!["10.0.0.1".to_owned()], vec![("fd00::1".to_owned(), "taken".to_owned())]));
+        assert_eq!(with, ["10.0.0.1", "10.0.0.2"]);
+        assert_eq!(without, [("fd00::1".to_owned(), "taken".to_owned())]);
     }
 }
