@@ -200,7 +200,7 @@ impl World {
     }
 
     /// Updates the GID tables from the host's addresses. If a table changed, the device's contexts
-    /// get GID_CHANGE. If a LID changed, they get LID_CHANGE, and SM_CHANGE if it is also that of
+    /// get GID_CHANGE; an iWARP device has one GID, which stays. If a LID changed, they get LID_CHANGE, and SM_CHANGE if it is also that of
     /// the subnet manager. Returns true if anything changed.
     pub fn follow_addresses(&mut self, host: &[HostAddress]) -> bool {
         self.host = host.to_vec();
@@ -229,7 +229,10 @@ impl World {
             self.wire.touch();
         }
         for (device, record) in &events {
-            self.raise(*device, *record);
+            let is_of_gids = record.event_type == kind::GID_CHANGE;
+            if !(is_of_gids && self.devices.get(*device).is_some_and(Device::is_iwarp)) {
+                self.raise(*device, *record);
+            }
         }
         !events.is_empty()
     }

@@ -69,8 +69,15 @@ fn gids(world: &World, id: &Id) -> QueryAddrAnswer {
     let remote = id.remote.as_ref().map_or(0, |remote| u64::from(super::id::port(remote)));
     let peer = u64::from(id.space) << 16 | remote;
     let pkey = pkey_of(id);
-    let local = id.attachment.map(|at| ib_address(at.gid, pkey, service));
+    let local = id.attachment.map(|at| ib_address(own_gid(world, &at), pkey, service));
     between(world, id, local, id.target.map(|gid| ib_address(gid, pkey, peer)))
+}
+
+/// The GID of an attachment as its device shows it: that of iWARP is not the address.
+fn own_gid(world: &World, at: &Attachment) -> [u8; 16] {
+    let port = world.devices.get(at.device).and_then(|device| device.port(at.port.into()).ok());
+    let shown = port.filter(|port| !port.has_packets()).and_then(|port| port.shown_gid(0));
+    shown.map_or(at.gid, |entry| entry.gid)
 }
 
 fn between(world: &World, id: &Id, local: Option<Sockaddr>, remote: Option<Sockaddr>) -> QueryAddrAnswer {
