@@ -28,6 +28,7 @@ mod infiniband;
 mod instructions;
 mod ipoib;
 mod iwarp;
+mod iwarp_beside_roce;
 mod iwarp_capture;
 mod iwarp_faults;
 mod iwarp_peer;
