@@ -123,6 +123,30 @@ fn nobody_listening_is_a_rejection() {
     assert!(!outcome.succeeded() && outcome.everything().contains("REJECTED"), "{}", outcome.told());
 }
 
+/// The events and statuses are those of Linux's rdma_cm for iWARP.
+#[test]
+fn the_error_of_tcp_is_the_status_of_the_event() {
+    let Some(hosts) = hosts() else { return };
+    let room = hosts.right.room();
+    let path = cprogram::build_with(room, "refusals", &["-lrdmacm"]).expect("it compiles").display().to_string();
+    let peer = hosts.left.address(Family::V4).to_string();
+    for (answer, event) in [
+        ("tcp reset", "RDMA_CM_EVENT_REJECTED status -111"),
+        ("icmp type port-unreachable", "RDMA_CM_EVENT_REJECTED status -111"),
+        ("icmp type host-unreachable", "RDMA_CM_EVENT_CONNECT_ERROR status -113"),
+        ("icmp type admin-prohibited", "RDMA_CM_EVENT_CONNECT_ERROR status -113"),
+        ("icmp type net-unreachable", "RDMA_CM_EVENT_CONNECT_ERROR status -101"),
+    ] {
+        let rules = format!(
+            "nft flush ruleset; nft 'table ip filter {{ chain in {{ type filter hook input priority 0; tcp dport 7471 reject with {answer}; }}; }}'"
+        );
+        hosts.left.namespace().script(&rules).expect("a rule");
+        let words = [&path, "-a", &peer, "-p", "7471", "-c", "established"];
+        let outcome = room.finish(room.run(&words)).expect("it ends");
+        assert!(outcome.everything().contains(event), "{answer}: {}", outcome.told());
+    }
+}
+
 #[test]
 fn iw_close_a_disconnect_reaches_both_sides() {
     let room = room();

@@ -199,9 +199,10 @@ impl Manager {
             return self.closed_without_reply(name, error);
         }
         let errno = error.raw_os_error().map_or(Errno::ECONNRESET, Errno);
+        // As in Linux's rdma_cm (cma_iw_handler).
         let kind = match errno {
             Errno::ECONNREFUSED | Errno::ECONNRESET => event::REJECTED,
-            Errno::ETIMEDOUT | Errno::EHOSTUNREACH | Errno::ENETUNREACH => event::UNREACHABLE,
+            Errno::ETIMEDOUT => event::UNREACHABLE,
             _ => event::CONNECT_ERROR,
         };
         self.no_connection(name, (kind, errno), &[], &format!("TCP: {error}"));
