@@ -148,14 +148,15 @@ impl Manager {
         let id = self.id_in(call, name, &[Stage::Bound])?;
         let (service, local) = (id.service.unwrap_or_default(), id.local);
         let at = local.unwrap_or(Sockaddr::Ip(SocketAddr::from(([0, 0, 0, 0], 0))));
-        self.listen_by_tcp(name)?;
+        let backlog = if (1..=BACKLOG_MAX).contains(&backlog) { backlog } else { BACKLOG_MAX };
+        self.listen_by_tcp(name, backlog)?;
         if let Err(conflict) = self.ports.listen(service, name) {
             self.close_end(name);
             return Err(conflict_at(conflict, &at, port(&at)));
         }
         let id = self.id(call, name)?;
         id.stage = Stage::Listening;
-        id.backlog = if (1..=BACKLOG_MAX).contains(&backlog) { backlog } else { BACKLOG_MAX };
+        id.backlog = backlog;
         self.consider_early();
         Ok(Vec::new())
     }

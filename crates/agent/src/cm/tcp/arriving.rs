@@ -48,8 +48,9 @@ impl Manager {
         true
     }
 
-    /// Listens on the TCP port of an id, on every iWARP device that has its address.
-    pub(in crate::cm) fn listen_by_tcp(&mut self, name: u32) -> Outcome<()> {
+    /// Listens on the TCP port of an id, on every iWARP device that has its address. The kernel keeps
+    /// about `backlog` connections until the agent takes them, as for siw.
+    pub(in crate::cm) fn listen_by_tcp(&mut self, name: u32, backlog: u32) -> Outcome<()> {
         let Some(id) = self.ids.get(name) else { return refuse(Errno::ENOENT, "the id is gone") };
         let (Some(Sockaddr::Ip(local)), kind::RC) = (id.local, id.kind) else { return Ok(()) };
         let v6_only = id.options.af_only == Some(true);
@@ -57,7 +58,7 @@ impl Manager {
         self.close_end(name);
         let mut listeners = Vec::new();
         for at in self.locals.listening_addresses(local) {
-            match sockets::listen(at, v6_only) {
+            match sockets::listen(at, v6_only, backlog) {
                 Ok(listener) => listeners.push(listener),
                 Err(error) => {
                     let errno = error.raw_os_error().map_or(Errno::EADDRINUSE, Errno);

@@ -9,9 +9,6 @@ use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, bind, conne
 /// The longest start-up frame.
 const FRAME_MAX: usize = iwarp::startup::HEADER_LEN + iwarp::startup::MOST_PRIVATE;
 
-/// Connections that the kernel keeps until the agent accepts them.
-const BACKLOG: i32 = 128;
-
 /// Begins to connect. An IPv4 address may be a mapped one at either end.
 pub(super) fn begin(from: SocketAddr, to: SocketAddr) -> io::Result<TcpStream> {
     let [from, to] = [from, to].map(canonical);
@@ -39,10 +36,12 @@ pub(super) fn hold(at: SocketAddr, v6_only: bool) -> io::Result<OwnedFd> {
     bound(at, v6_only, false)
 }
 
-/// Listens, also if connections of an earlier listener still linger at the port.
-pub(super) fn listen(at: SocketAddr, v6_only: bool) -> io::Result<TcpListener> {
+/// Listens, also if connections of an earlier listener still linger at the port. The kernel keeps one
+/// connection more than `backlog` until the agent accepts them, and at most as many as
+/// `net.core.somaxconn` (listen(2)).
+pub(super) fn listen(at: SocketAddr, v6_only: bool, backlog: u32) -> io::Result<TcpListener> {
     let socket = bound(at, v6_only, true)?;
-    rustix::net::listen(&socket, BACKLOG)?;
+    rustix::net::listen(&socket, backlog.try_into().unwrap_or(i32::MAX))?;
     Ok(TcpListener::from(socket))
 }
 

@@ -405,3 +405,23 @@ fn a_chosen_port_is_free_for_tcp_and_stays_the_ids() {
     assert_eq!(has(), ErrorKind::AddrInUse);
     TcpStream::connect(("127.0.0.1", next)).expect("it listens");
 }
+
+/// The agent does not accept here, so the kernel keeps the connections.
+#[test]
+fn a_listener_has_the_backlog_of_its_program() {
+    let mut host = host();
+    for (backlog, connected) in [(1, 2), (3, 4), (0, 6)] {
+        let free = TcpListener::bind("127.0.0.1:0").and_then(|free| free.local_addr()).expect("a free port");
+        let id = host.tcp_id();
+        host.bind_at(id, Sockaddr::Ip(free));
+        host.call(command::LISTEN, &Listen { id, backlog }, 0);
+        let calls: Vec<TcpStream> = std::iter::repeat_with(|| begins(free)).take(6).collect();
+        let is_connected = |call: &&TcpStream| call.peer_addr().is_ok();
+        assert_eq!(calls.iter().filter(is_connected).count(), connected, "backlog {backlog}");
+    }
+}
+
+/// On loopback, a connection that a listener has room for is there at once.
+fn begins(to: SocketAddr) -> TcpStream {
+    super::sockets::begin("127.0.0.1:0".parse().expect("an address"), to).expect("a socket")
+}
