@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
 
 use abi::Refusal;
+use abi::stream::StreamOut;
 use engine::{Answer, Control, Network, Simulated};
 use parking_lot::Mutex;
 use rustix::event::epoll;
@@ -25,6 +26,7 @@ use crate::dispatch::dispatch;
 use crate::foreign::PassedFd;
 use crate::ids::{ContextId, Peer};
 use crate::port_change::{BadChange, PortChange};
+use crate::streams::Offer;
 use crate::wire::Forwarder;
 use crate::world::World;
 
@@ -149,6 +151,12 @@ impl Stepped {
                 }
             });
         }
+    }
+
+    /// Gives a QP of iWARP its connection, as the connection manager does when both programs have
+    /// agreed. The engine takes it when the QP goes to RTS.
+    pub fn offer_stream(&self, qpn: u32, socket: OwnedFd, agreed: StreamOut) {
+        self.with(|all| all.world.wire.streams().offer(qpn, Offer { socket, second: None, agreed }));
     }
 
     /// Opens an event channel of the connection manager. Returns it with its event socket.

@@ -59,6 +59,7 @@ mod link_packet;
 mod memory;
 mod network;
 mod on_subnet;
+mod streams;
 mod subnet;
 mod trace;
 mod turns;
@@ -79,6 +80,8 @@ pub use core::Conditions;
 use core::{Core, Event, Managed};
 pub use memory::Memory;
 use network::EnginePlug;
+use streams::JoinedStream;
+pub use streams::{StreamHarm, StreamId};
 pub use trace::{Fate, Seen};
 
 /// A host of a simulation.
@@ -94,6 +97,8 @@ pub enum Happened {
     Turn(usize),
     /// A host's connection manager ran.
     Managed(HostId),
+    /// Bytes of a TCP connection arrived at a host.
+    Bytes(HostId),
     /// Something happened in the InfiniBand subnet.
     Subnet,
     /// An alarm's time has come.
@@ -114,6 +119,8 @@ pub struct Simulation {
     managed: Arc<Managed>,
     /// Which engines and hosts were woken.
     attention: Attention,
+    /// The TCP connections of iWARP.
+    streams: Vec<JoinedStream>,
 }
 
 /// An agent, its addresses, and the next turn of its connection manager.
@@ -147,8 +154,8 @@ impl Simulation {
         let core = Arc::new(Core::new(Dice::new(dice.next()), Dice::new(dice.next())));
         let (turns, chance) = (Dice::new(dice.next()), Dice::new(dice.next()));
         let managed = Arc::new(Managed::new(&core, Dice::new(dice.next())));
-        let (hosts, programs, attention) = Default::default();
-        Self { core, seed, hosts, programs, turns, chance, managed, attention }
+        let (hosts, programs, attention, streams) = Default::default();
+        Self { core, seed, hosts, programs, turns, chance, managed, attention, streams }
     }
 
     /// The seed of the simulation.
@@ -312,6 +319,7 @@ impl Simulation {
 
     /// Executes the next event, if it is not after `end`.
     fn step_until(&mut self, end: u64) -> Option<Happened> {
+        self.carry_streams();
         self.wake();
         loop {
             if self.advance_subnet(end) {
@@ -328,6 +336,10 @@ impl Simulation {
                         self.hosts[to].agent.forwarder().take(&packets.incoming());
                     }
                     return Some(Happened::Packets(HostId(to)));
+                }
+                Event::Bytes { stream, from, bytes } => {
+                    self.core.advance(at);
+                    return Some(Happened::Bytes(self.arrive(stream, from, &bytes)));
                 }
                 Event::Alarm(token) => {
                     self.core.advance(at);

@@ -73,6 +73,8 @@ impl Conditions {
 pub(super) enum Event {
     /// Packets arrive at a host.
     Packets { to: usize, packets: Packets },
+    /// Bytes of a TCP connection arrive, or its end, if there are no bytes.
+    Bytes { stream: usize, from: usize, bytes: Vec<u8> },
     /// An engine may run.
     Turn(usize),
     /// A host's connection manager may run.

@@ -167,7 +167,7 @@ impl State {
         }
     }
 
-    fn delay(&mut self) -> u64 {
+    pub(super) fn delay(&mut self) -> u64 {
         let (least, most) = self.conditions.delay;
         let (least, most) = (least.as_nanos() as u64, most.as_nanos() as u64);
         least + self.dice.below(most.saturating_sub(least) + 1)

@@ -53,6 +53,15 @@ pub enum Seen<'a> {
         /// The packets, one after the other.
         bytes: &'a [u8],
     },
+    /// Bytes of a TCP connection arrived.
+    Stream {
+        /// The connection's position in the order of joining.
+        stream: usize,
+        /// The end that has sent them: 0 or 1.
+        from: usize,
+        /// The bytes; none are the end of this direction.
+        bytes: &'a [u8],
+    },
     /// An engine ran.
     Turn {
         /// The engine's position in the order of opening.
@@ -105,6 +114,10 @@ impl Trace {
             }
             Seen::Came { to, segment, bytes } => {
                 self.word(2 << 56 | (to as u64) << 32 | segment as u64);
+                self.bytes(bytes);
+            }
+            Seen::Stream { stream, from, bytes } => {
+                self.word(8 << 56 | (stream as u64) << 32 | from as u64);
                 self.bytes(bytes);
             }
             Seen::Turn { program, worked } => self.word(3 << 56 | (program as u64) << 8 | u64::from(worked)),

@@ -14,4 +14,5 @@ mod on_subnet;
 mod paths;
 mod reordering;
 mod seeds;
+mod streams;
 mod time;
