@@ -11,6 +11,10 @@ use wire::smp::{CLASS_VERSION, PortInfo, Smp};
 /// The traps that may wait. A port that has more to tell drops the newest.
 pub const MOST: usize = 16;
 
+/// The traps of bad keys that may wait. Any peer can cause them with packets of its own, so they
+/// take no place from other traps.
+pub const MOST_OF_KEYS: usize = 4;
+
 /// The code of the shortest time between traps, about 4 ms: a manager that sets a shorter one would
 /// drown in them.
 const SHORTEST: u8 = 10;
@@ -36,13 +40,29 @@ pub struct Traps {
 }
 
 impl Traps {
-    /// Adds a trap. The same notice waits only once.
+    /// Adds a trap. The same notice waits only once. A trap of a bad key waits for the others, and
+    /// for those of bad keys that came before it.
     pub fn push(&mut self, notice: Notice) {
-        if self.waiting.len() < MOST && self.waiting.iter().all(|(_, waiting)| *waiting != notice) {
-            self.next = self.next.wrapping_add(1);
-            self.waiting.push_back((self.next.into(), notice));
+        let is_of_key = is_of_key(&notice);
+        let same = self.waiting.iter().filter(|(_, waiting)| self::is_of_key(waiting) == is_of_key).count();
+        let most = if is_of_key { MOST_OF_KEYS } else { MOST - MOST_OF_KEYS };
+        if same >= most || self.waiting.iter().any(|(_, waiting)| *waiting == notice) {
+            return;
+        }
+        self.next = self.next.wrapping_add(1);
+        let waiting = (self.next.into(), notice);
+        if is_of_key {
+            self.waiting.push_back(waiting);
+        } else {
+            self.waiting.push_front(waiting);
             self.unanswered = 0;
         }
+    }
+
+    /// How many were not repressed.
+    #[must_use]
+    pub fn waiting(&self) -> usize {
+        self.waiting.len()
     }
 
     /// When the next one may be sent.
@@ -97,6 +117,11 @@ impl Traps {
     }
 }
 
+/// Whether a packet of a peer has caused it by its P_Key, Q_Key or management key.
+const fn is_of_key(notice: &Notice) -> bool {
+    matches!(notice.number, Notice::BAD_MKEY..=Notice::SWITCH_BAD_PKEY)
+}
+
 /// 4.096 µs × 2^n.
 #[must_use]
 pub fn interval(code: u8) -> Duration {
@@ -136,6 +161,40 @@ mod tests {
         assert_eq!(sent(&mut traps, &port, HOUR, HOUR + Duration::from_secs(10)), 10);
         assert!(traps.repress(1) && traps.repress(2) && !traps.repress(2));
         assert_eq!(traps.deadline(), None);
+    }
+
+    #[test]
+    fn a_flood_of_bad_keys_neither_delays_nor_replaces_other_traps() {
+        let port = PortInfo { lid: 1, master_sm_lid: 2, subnet_timeout: 18, ..PortInfo::default() };
+        let mut traps = Traps::default();
+        let bad = |key| Notice { number: Notice::BAD_PKEY, details: [key; 54], ..Notice::default() };
+        let number = |trap: Smp| u16::from_be_bytes([trap.data[4], trap.data[5]]);
+        for key in 0..100 {
+            traps.push(bad(key));
+        }
+        assert_eq!(traps.waiting.len(), MOST_OF_KEYS);
+        traps.push(notice(Notice::LINK_STATE));
+        let first = traps.poll_transmit(&port, Duration::ZERO).expect("a trap");
+        assert_eq!(number(first), Notice::LINK_STATE);
+        assert!(traps.repress(first.transaction));
+        let next = traps.poll_transmit(&port, interval(18)).expect("a trap");
+        assert_eq!((number(next), next.data[10]), (Notice::BAD_PKEY, 0), "the first of them");
+        // If nobody represses them, new ones do not make the port send more often.
+        let mut key = 100;
+        let mut more = |traps: &mut Traps| {
+            key += 1;
+            traps.repress(2);
+            traps.push(bad(key));
+        };
+        const HOUR: Duration = Duration::from_secs(3600);
+        let mut now = HOUR;
+        let mut count = 0;
+        while now < 2 * HOUR {
+            more(&mut traps);
+            count += u32::from(traps.poll_transmit(&port, now).is_some());
+            now = traps.deadline().expect("some wait").max(now);
+        }
+        assert!(count < 200, "{count}");
     }
 
     #[test]
