@@ -157,6 +157,7 @@ fn tell(event: &Event) {
         Event::Up(up) => println!("{up}"),
         Event::Problem(problem) => println!("problem: {problem}"),
         Event::Notice(notice) => println!("notice {}", notice.number),
+        Event::Violation(violation) => println!("{violation}"),
         Event::Changed | Event::Lids(_) => {}
     }
 }

@@ -136,6 +136,11 @@ impl RunningManager<'_> {
             Event::Problem(problem) => {
                 (format!("problem: {problem}"), json!({ "event": "problem", "problem": problem.to_string() }))
             }
+            Event::Violation(violation) => (
+                violation.to_string(),
+                json!({ "event": "violation", "trap": violation.number, "port_guid": format!("{:#018x}", violation.guid),
+                    "source_lid": violation.sender, "traps": violation.traps }),
+            ),
             Event::Lids(map) => {
                 return match &self.options.lids {
                     Some(path) => keep(path, map).map_err(|error| format!("{}: {error}", path.display()).into()),

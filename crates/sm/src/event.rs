@@ -5,7 +5,7 @@ use crate::inventory::PortId;
 use crate::lids::LidMap;
 use std::fmt;
 use std::time::Duration;
-use wire::notice::Notice;
+use wire::notice::{KeyNotice, Notice, SwitchPKeyNotice};
 use wire::smp::SmState;
 
 /// Something for the caller.
@@ -25,6 +25,52 @@ pub enum Event {
     Notice(Box<Notice>),
     /// Something is wrong in the subnet.
     Problem(Problem),
+    /// A port has dropped packets for their key. The caller hears of the first trap of a kind from
+    /// a port, of the 10th, the 100th and so on, whoever sends such packets.
+    Violation(Violation),
+}
+
+/// Packets that a port has dropped for their key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Violation {
+    /// The number of the trap, such as [`Notice::BAD_PKEY`].
+    pub number: u16,
+    /// The GUID of the port that has sent the trap: of a switch, that of port 0.
+    pub guid: u64,
+    /// The LID of the sender of the packet; 0 if it is not known.
+    pub sender: u16,
+    /// The traps of this kind from this port.
+    pub traps: u64,
+}
+
+impl Violation {
+    /// What the trap of a port says, if it is about a key.
+    pub(crate) fn of(notice: &Notice, guid: u64) -> Option<Violation> {
+        let sender = match notice.number {
+            _ if !notice.generic => return None,
+            Notice::BAD_PKEY | Notice::BAD_QKEY => notice.details::<KeyNotice>().lid1,
+            Notice::SWITCH_BAD_PKEY => notice.details::<SwitchPKeyNotice>().lid1,
+            Notice::BAD_MKEY => 0,
+            _ => return None,
+        };
+        Some(Violation { number: notice.number, guid, sender, traps: 1 })
+    }
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Violation { number, guid, sender, traps } = self;
+        let key = match *number {
+            Notice::BAD_MKEY => "management key",
+            Notice::BAD_QKEY => "Q_Key",
+            _ => "P_Key",
+        };
+        write!(f, "port GUID {guid:#x} has dropped a packet for its {key}")?;
+        if *sender != 0 {
+            write!(f, "; its source LID is {sender}")?;
+        }
+        write!(f, " (trap {number}, number {traps} of this port)")
+    }
 }
 
 /// What a sweep has found.

@@ -200,6 +200,7 @@ fn log(event: &Event) {
         // A cable that is cut is no fault of the manager.
         Event::Problem(Problem::Unanswered(what)) => tracing::debug!("no answer: {what}"),
         Event::Problem(problem) => tracing::warn!("{problem}"),
+        Event::Violation(violation) => tracing::warn!("{violation}"),
         Event::Changed | Event::Lids(_) | Event::Notice(_) => {}
     }
 }

@@ -1,14 +1,17 @@
 //! What the caller was told, so that it hears of each change once. Many traps in a short time cause
 //! many sweeps, and one event at their end. Principal type: [`Told`].
 
-use crate::event::{Problem, Up};
-use std::collections::HashSet;
+use crate::event::{Problem, Up, Violation};
+use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 /// The caller hears of sweeps no more often.
 const PAUSE: Duration = Duration::from_secs(1);
 /// The most problems of a sweep that are told apart.
 const MOST_PROBLEMS: usize = 4096;
+
+/// The most kinds of violations at ports that are counted apart.
+const MOST_VIOLATIONS: usize = 4096;
 
 /// What the caller was told.
 #[derive(Debug, Default)]
@@ -19,6 +22,8 @@ pub(super) struct Told {
     next: Option<Up>,
     /// The problems of the last sweep, and of this one.
     problems: [HashSet<Problem>; 2],
+    /// The traps of wrong keys, by the GUID of the port and the number of the trap.
+    violations: HashMap<(u64, u16), u64>,
 }
 
 impl Told {
@@ -62,5 +67,35 @@ impl Told {
             now.insert(problem.clone());
         }
         is_new
+    }
+
+    /// Counts a trap of a wrong key. Returns what the caller hears: the 1st, 10th, 100th … of a kind
+    /// from a port.
+    pub(super) fn violated(&mut self, violation: Violation) -> Option<Violation> {
+        let of = (violation.guid, violation.number);
+        if self.violations.len() >= MOST_VIOLATIONS && !self.violations.contains_key(&of) {
+            return None;
+        }
+        let traps = self.violations.entry(of).or_default();
+        *traps = traps.saturating_add(1);
+        let is_round = 10_u64.checked_pow(traps.ilog10()) == Some(*traps);
+        is_round.then_some(Violation { traps: *traps, ..violation })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_caller_hears_of_ever_fewer_violations() {
+        let mut told = Told::default();
+        let of = |guid, number| Violation { number, guid, sender: 7, traps: 1 };
+        let heard: Vec<u64> = (0..1000).filter_map(|_| told.violated(of(1, 257))).map(|heard| heard.traps).collect();
+        assert_eq!(heard, [1, 10, 100, 1000]);
+        assert!(told.violated(of(1, 258)).is_some() && told.violated(of(2, 257)).is_some());
+        let heard = (0..10_000).filter_map(|guid| told.violated(of(guid, 259))).count();
+        assert_eq!(heard, MOST_VIOLATIONS - 3);
+        assert_eq!(told.violated(of(1, 258)), None);
     }
 }

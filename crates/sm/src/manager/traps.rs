@@ -2,7 +2,7 @@
 
 use super::{Manager, TRAP_DELAY};
 use crate::address::Address;
-use crate::event::Event;
+use crate::event::{Event, Violation};
 use wire::layout::Layout;
 use wire::mad::METHOD_TRAP_REPRESS;
 use wire::notice::Notice;
@@ -34,7 +34,11 @@ impl Manager {
         }
         let issuer = self.inventory.by_lid(notice.issuer_lid).and_then(|id| self.inventory.port(id));
         if let Some(port) = issuer {
-            notice.issuer_gid = gid(self.config.subnet_prefix, port.guid);
+            let guid = port.guid;
+            notice.issuer_gid = gid(self.config.subnet_prefix, guid);
+            if let Some(heard) = Violation::of(&notice, guid).and_then(|violation| self.told.violated(violation)) {
+                self.event(Event::Violation(heard));
+            }
             self.event(Event::Notice(Box::new(notice)));
         }
     }
