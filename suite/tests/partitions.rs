@@ -83,3 +83,58 @@ fn connections_by_address_are_made_in_the_first_partition() {
     let words = ["ib_write_bw", "--pkey_index=0"];
     lists::expect_figures(&words, &hosts.must_succeed(Family::V4, &words));
 }
+
+const TWO: &str = "Switch 8 \"S1\"\n[1] \"H1\"[1]\n[2] \"H2\"[1]\n\nHca 1 \"H1\"\n\nHca 1 \"H2\"\n";
+
+/// Sends a request for ClassPortInfo of performance management to a LID, with a Q_Key.
+const GMP: &str = "
+import ctypes, struct, sys
+u = ctypes.CDLL('libibumad.so.3')
+assert u.umad_init() == 0
+port = u.umad_open_port(None, 0)
+agent = u.umad_register(port, 4, 1, 0, None)
+assert port >= 0 and agent >= 0, (port, agent)
+size = u.umad_size()
+umad = ctypes.create_string_buffer(size + 256)
+mad = struct.pack('>BBBBHHQHHI', 1, 4, 1, 1, 0, 0, 7, 1, 0, 0)
+ctypes.memmove(ctypes.addressof(umad) + size, mad, len(mad))
+u.umad_set_addr(umad, int(sys.argv[1]), 1, 0, int(sys.argv[2], 0))
+assert u.umad_send(port, agent, umad, 256, 100, 0) == 0
+length = ctypes.c_int(256)
+assert u.umad_recv(port, umad, ctypes.byref(length), -1) == agent
+print('status', u.umad_status(umad))
+";
+
+#[test]
+fn a_port_counts_wrong_keys_and_tells_its_manager() {
+    let room = Room::of(User::Nobody).expect("a room").with_topology(TWO, &["--no-subnet-manager"]).expect("an agent");
+    let file = room.folder().join("partitions.conf");
+    std::fs::write(&file, "Default=0x7fff : ALL=full ;\nblue=0x0005 : ALL=full ;\n").expect("written");
+    let words = ["sm", "--node", "H1", "--partitions", &file.display().to_string()];
+    let mut manager = room.start(room.softhca(&words)).expect("it starts");
+    manager.wait_for_words("subnet up", HANG).expect("it comes up");
+    let said = |node, words: &[&str]| room.finish(room.on(node, words)).expect("it ends").expect_success().output;
+    // A field of PortInfo of H2.
+    let info = |field: &str| {
+        let told = said("H2", &["smpquery", "-D", "portinfo", "0"]);
+        let line = told.lines().find(|line| line.starts_with(field)).unwrap_or_else(|| panic!("no {field} in {told}"));
+        line.rsplit('.').next().unwrap_or_default().parse::<u32>().expect("a number")
+    };
+    assert_eq!((info("PkeyViolations:"), info("QkeyViolations:")), (0, 0));
+    let port = harness::port::Port::reserve().expect("a port");
+    let number = port.number().to_string();
+    let server = room.start(room.on("H2", &["ib_send_lat", "-p", &number, "--pkey_index=1"])).expect("it starts");
+    harness::port::wait_for_listener(server.id(), port.number(), HANG, || false).expect("it listens");
+    let words = ["ib_send_lat", "-p", &number, "--pkey_index=0", "-u", "8", "127.0.0.1"];
+    let client = room.finish(room.on("H1", &words)).expect("it ends");
+    assert!(!client.succeeded(), "{}", client.told());
+    manager.wait_for_words("has dropped a packet for its P_Key; its source LID is", HANG).expect("it hears of it");
+    assert!(info("PkeyViolations:") > 0);
+    let lid = info("Lid:").to_string();
+    let (right, wrong) = ("0x80010000", "0x1234");
+    assert!(said("H1", &["python3", "-c", GMP, &lid, right]).contains("status 0"));
+    assert_eq!(info("QkeyViolations:"), 0);
+    assert!(said("H1", &["python3", "-c", GMP, &lid, wrong]).contains("status 110"));
+    manager.wait_for_words("has dropped a packet for its Q_Key; its source LID is", HANG).expect("it hears of it");
+    assert_eq!(info("QkeyViolations:"), 1);
+}

@@ -83,6 +83,7 @@ const PLACED: &[(&str, &str, &[Constant])] = &[
     ("fault::area", fault::area::MEANING, fault::area::ALL),
     ("fault::state", fault::state::MEANING, fault::state::ALL),
     ("private::hello", private::hello::MEANING, private::hello::ALL),
+    ("private::violation", private::violation::MEANING, private::violation::ALL),
     ("private::push", private::push::MEANING, private::push::ALL),
     ("private::gid_type", private::gid_type::MEANING, private::gid_type::ALL),
     ("board::word", board::word::MEANING, board::word::ALL),

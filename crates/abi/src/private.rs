@@ -187,6 +187,37 @@ record! {
         12 => key: u32,
     }
 
+    /// VIOLATION (203), request; no answer: the engine has dropped a packet that came to an
+    /// InfiniBand port with a wrong P_Key or Q_Key, and has counted it in the context page. The
+    /// port tells its subnet manager. What is not known is 0. Or packets that the engine sends have
+    /// no path: then only the port is given, and switches that drop them for their P_Key tell it.
+    pub struct Violation[56] {
+        /// Port, from 1.
+        0 => port: u8,
+        /// See `violation`.
+        1 => kind: u8,
+        /// The packet's service level.
+        2 => sl: u8,
+        /// 0.
+        3 => reserved: u8,
+        /// The packet's source LID.
+        4 => slid: u16,
+        /// Its destination LID.
+        6 => dlid: u16,
+        /// Its P_Key or Q_Key.
+        8 => key: u32,
+        /// The QP that it claims to come from.
+        12 => src_qp: u32,
+        /// The QP that it was for.
+        16 => dest_qp: u32,
+        /// Source GID of its global route.
+        20 => sgid: [u8; 16],
+        /// Destination GID of its global route.
+        36 => dgid: [u8; 16],
+        /// 0.
+        52 => reserved2: u32,
+    }
+
     /// DIRECT_GRANT (200), request: an engine's answer to DIRECT_ASK. Two fds are attached: its
     /// grant table, and the file that contains the memory.
     pub struct DirectGrant[16] {
@@ -254,6 +285,16 @@ constants! {
         CAPTURE = 16,
         /// A capture ends.
         CAPTURE_END = 17,
+    }
+
+    /// `Violation::kind`. The first two are in the order of the counters in the context page.
+    pub mod violation: u8 {
+        /// The Q_Key.
+        QKEY = 0,
+        /// The P_Key.
+        PKEY = 1,
+        /// Packets have no path.
+        NO_PATH = 2,
     }
 
     /// Bits of `EngineHello::flags`.

@@ -341,8 +341,8 @@ constants! {
         HEAD = 0,
         /// Number of records taken, written by the client.
         CONSUMER = 64,
-        /// Datagrams that the client dropped for their Q_Key, counted modulo 2^32: one word for
-        /// port 1, the next for port 2.
+        /// Datagrams that the client dropped for their Q_Key: one word for port 1, the next for
+        /// port 2. They stop at 2^32 - 1.
         QKEY_VIOLATIONS = 72,
         /// Packets that the client dropped for their P_Key, counted in the same way.
         PKEY_VIOLATIONS = 80,

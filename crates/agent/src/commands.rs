@@ -25,6 +25,7 @@ pub mod resize;
 pub mod srq;
 pub mod stream;
 pub mod target;
+pub mod violation;
 pub mod wire;
 pub mod xrc;
 

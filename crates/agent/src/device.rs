@@ -15,7 +15,6 @@ use subnet::managed::ADAPTER_CAPABILITIES;
 
 use crate::bounds::Bounds;
 use crate::config::{DeviceConfig, Guid, LinkLayer, MemoryWindows, PortConfig, PortState, Transport, mtu_code};
-use crate::context::HwCounters;
 use crate::dscp::DscpTable;
 use crate::gids::{GID_TABLE_LEN, GidEntry, GidTable, HostAddress, LINK_LOCAL, first_link_local};
 use crate::identity;
@@ -28,6 +27,7 @@ use crate::refusal::{Outcome, refuse};
 use crate::rnic::{self, StartUp};
 use crate::subnet_settings::SubnetSettings;
 use crate::table::Kind;
+use crate::violations::PortCounts;
 
 /// The firmware version, in the parts that the ABI packs into one word.
 pub const FIRMWARE: [u16; 3] = [0, 1, 0];
@@ -92,8 +92,8 @@ pub struct Port {
     pub address: Option<IpAddr>,
     /// A program says that it is a subnet manager at this port (`issmN`).
     pub has_manager: bool,
-    /// What ended contexts have counted: Q_Key and P_Key violations, and the rest.
-    pub(crate) counted: ([u32; 2], HwCounters),
+    /// What is counted apart from the contexts that are open.
+    pub(crate) counted: PortCounts,
     /// The link layer, which decides how the port is addressed.
     pub link_layer: LinkLayer,
     /// The LID of a port whose link layer is InfiniBand.
@@ -290,7 +290,8 @@ impl Device {
             }
     }
 
-    /// The answer to QUERY_PORT.
+    /// The answer to QUERY_PORT, without the violations, which contexts count
+    /// ([`crate::world::World::port_attributes`]).
     pub fn port_attributes(&self, number: u32) -> Outcome<QueryPortAnswer> {
         /// Bits of PortInfo:CapabilityMask: a subnet manager is there; there is a system image
         /// GUID; communication management is supported; the port raises CLIENT_REREGISTER; GIDs
@@ -311,8 +312,6 @@ impl Device {
         let mask = if port.address.is_some() { ADAPTER_CAPABILITIES } else { CM_SUPPORTED | more };
         let manager = if port.has_manager { SUBNET_MANAGER } else { 0 };
         let answer = QueryPortAnswer {
-            qkey_viol_cntr: port.counted.0[0],
-            bad_pkey_cntr: port.counted.0[1],
             port_cap_flags: mask | manager,
             max_msg_sz: MAX_MESSAGE,
             gid_tbl_len: GID_TABLE_LEN as u32,
@@ -411,7 +410,7 @@ impl Port {
             managed: config.managed,
             address: config.address,
             has_manager: false,
-            counted: Default::default(),
+            counted: PortCounts::default(),
             link_layer: config.link_layer,
             lid: None,
             gids: if takes_link_local { gids.undecided() } else { gids },

@@ -20,7 +20,7 @@ use abi::{Errno, Refusal};
 
 use crate::commands::{
     Answer, Call, ah, cq, device, direct, dm, engine, extended as ex, import, mcast, mr, mw, path, pd, qp, qp_modify,
-    resize, srq, stream, target, wire, xrc,
+    resize, srq, stream, target, violation, wire, xrc,
 };
 use crate::foreign::PassedFd;
 use crate::headroom;
@@ -111,6 +111,7 @@ fn carry_out_extended(world: &mut World, call: &mut Call<'_>) -> Outcome<Answer>
         number::CHANNEL_DESTROY => cq::destroy_channel(world, call),
         number::RESIZE_UNDO => resize::undo(world, call),
         number::GID_ENTRY => device::gid_entry(world, call),
+        number::VIOLATION => violation::tell(world, call),
         number::WIRE_OPEN => wire::open(world, call),
         number::WIRE_SOCKETS => wire::sockets(world, call),
         number::DIRECT_ASK => direct::ask(world, call),

@@ -13,7 +13,7 @@ use crate::queue_memory::QueueMemory;
 use crate::reasons::ContextReasons;
 use crate::refusal::{Outcome, refuse};
 use crate::shares;
-use crate::world::{World, add};
+use crate::world::World;
 
 impl World {
     /// Opens `device` for a client.
@@ -122,8 +122,8 @@ impl World {
     fn keep_counts(&mut self, id: ContextId) {
         let Some(Context { device, events: Some(events), .. }) = self.contexts.get(&id) else { return };
         for (port, number) in self.devices.uncounted(*device).ports.iter_mut().zip(1..) {
-            add(&mut port.counted.0, events.violations(number));
-            port.counted.1.iter_mut().zip(events.hw_counters(number)).for_each(|(sum, more)| *sum += more);
+            port.counted.violations.keep(events.violations(number));
+            port.counted.hardware.iter_mut().zip(events.hw_counters(number)).for_each(|(sum, more)| *sum += more);
         }
     }
 }

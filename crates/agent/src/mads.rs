@@ -43,6 +43,7 @@ mod traffic;
 mod travel;
 mod travelling;
 mod tunnels;
+mod violations;
 mod way;
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
@@ -172,7 +173,7 @@ impl Mads {
     /// Takes a datagram that has arrived from another host. Returns it if it is for the connection
     /// manager.
     pub(crate) fn on_arrival(&mut self, world: &mut World, arrived: ReceivedMad) -> Option<ReceivedMad> {
-        if wire::mad::Header::of(&arrived.mad).class == wire::mad::CLASS_CM {
+        if arrived.qkey() == wire::mad::GSI_QKEY && wire::mad::Header::of(&arrived.mad).class == wire::mad::CLASS_CM {
             return Some(arrived);
         }
         self.arrive_from_host(world, &arrived);

@@ -293,6 +293,7 @@ impl Server {
             }
         };
         self.settle(id, fate);
+        self.take_violations();
         goes_on && fate == Fate::Continues
     }
 

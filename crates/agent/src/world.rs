@@ -142,16 +142,12 @@ impl World {
         })
     }
 
-    /// The answer to QUERY_PORT for the device of a context, including the violations that all
-    /// programs have counted at the port.
+    /// The answer to QUERY_PORT for the device of a context.
     pub fn port_attributes(&self, id: ContextId, number: u32) -> Outcome<QueryPortAnswer> {
         let device = self.device_of(id);
-        let mut answer = device.port_attributes(number)?;
-        let mut counts = [answer.qkey_viol_cntr, answer.bad_pkey_cntr];
-        let others = self.contexts.values().filter(|context| context.device == device.index);
-        others.filter_map(|context| context.events.as_ref()).for_each(|file| add(&mut counts, file.violations(number)));
-        [answer.qkey_viol_cntr, answer.bad_pkey_cntr] = counts;
-        Ok(answer)
+        let answer = device.port_attributes(number)?;
+        let [qkey_viol_cntr, bad_pkey_cntr] = self.violations(device.index, number).map(u32::from);
+        Ok(QueryPortAnswer { qkey_viol_cntr, bad_pkey_cntr, ..answer })
     }
 
     /// What all programs have counted at a port, by the numbers of [`abi::queue::hw_counter`].
@@ -161,7 +157,7 @@ impl World {
         let contexts = self.contexts.values().filter(|context| context.device == device);
         let counted = contexts.filter_map(|context| context.events.as_ref()).map(|file| file.hw_counters(number));
         let add = |sum: HwCounters, more: HwCounters| std::array::from_fn(|at| sum[at] + more[at]);
-        Some(counted.fold(port.counted.1, add))
+        Some(counted.fold(port.counted.hardware, add))
     }
 
     /// The context of a client, or EINVAL if it has ended.
@@ -350,9 +346,4 @@ fn carried_by_port(host: &[HostAddress], port: &Port) -> Vec<HostAddress> {
     let Some(names) = &port.interfaces else { return host.to_vec() };
     let is_carried = |address: &&HostAddress| interface_name(address.ifindex).is_some_and(|name| names.contains(&name));
     host.iter().filter(is_carried).copied().collect()
-}
-
-/// Adds violation counts of ports.
-pub(crate) fn add(counts: &mut [u32; 2], more: [u32; 2]) {
-    counts.iter_mut().zip(more).for_each(|(count, more)| *count = count.wrapping_add(more));
 }

@@ -48,6 +48,7 @@ use crate::special::{Special, SpecialWord};
 use crate::srq::Srq;
 use crate::table::Table;
 use crate::usermem::ForkMark;
+use crate::violations::Untold;
 
 /// Work that is put off, because the thread that finds it holds locks.
 pub(crate) enum Deferred {
@@ -100,6 +101,8 @@ pub(crate) struct HelperWork {
     pub(crate) need_srq_engine: Mutex<Vec<Arc<Qp>>>,
     /// Events of XRC targets that must be reported to the agent.
     pub(crate) xrc_events: crate::lock::Mutex<Vec<XrcEvent>>,
+    /// Packets with wrong keys that must be reported to the agent.
+    pub(crate) violations: Untold,
     /// Held while lanes are opened for `need_lane`.
     pub(crate) opening: Mutex<()>,
 }

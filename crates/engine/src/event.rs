@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use abi::errno::Errno;
 use abi::event::{AsyncRecord, kind};
+use abi::private::violation;
 use abi::queue::{CONTEXT_RECORDS, HW_COUNTERS_LEN, context_page};
 
 use crate::event_file::EventFile;
@@ -81,12 +82,15 @@ impl Events {
         self.file.push(EventRecord { event: AsyncEvent { kind: event_type, element }, object });
     }
 
-    /// Counts a packet that was dropped at `port` for its P_Key or Q_Key. `counter` is a word of
-    /// the context page.
-    pub(crate) fn violation(&self, counter: usize, port: u32) {
-        let last = context_page::PKEY_VIOLATIONS - context_page::QKEY_VIOLATIONS - 4;
+    /// Counts a packet that was dropped at `port` for its P_Key or Q_Key. `kind` is one of
+    /// `abi::private::violation`.
+    pub(crate) fn violation(&self, kind: u8, port: u32) {
+        let counters = [context_page::QKEY_VIOLATIONS, context_page::PKEY_VIOLATIONS];
+        let counter = counters[usize::from(kind == violation::PKEY)];
+        let last = counters[1] - counters[0] - 4;
         let at = (port.saturating_sub(1) as usize * 4).min(last);
-        self.page.word(counter + at).fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        // At its end, the count stays.
+        let _ = self.page.word(counter + at).fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| n.checked_add(1));
     }
 
     /// Adds to a counter of `port`. `counter` is one of `abi::queue::hw_counter`.

@@ -100,6 +100,7 @@ mod transmit;
 mod tsc;
 #[allow(unsafe_code, reason = "its purpose: the program's memory may vanish while it is copied")]
 pub mod usermem;
+mod violations;
 mod watchdog;
 mod why;
 mod window;

@@ -11,7 +11,8 @@ use std::sync::atomic::Ordering;
 use abi::cq::opcode as wc_opcode;
 use abi::event::kind;
 use abi::mr::access as right;
-use abi::queue::{context_page, qp as word};
+use abi::private::violation;
+use abi::queue::qp as word;
 use abi::reason::Cause;
 use protocol::{AtomicOp, Fault, Incoming, Nak, Outcome, RecvEnd, Service, State, Status, Step};
 use shm::{Sink, Source};
@@ -281,8 +282,8 @@ impl Qp {
         let mut status = None;
         match step {
             Step::Ignore(fault) => {
-                if matches!(fault, Fault::QKey { .. }) {
-                    self.engine().events.violation(context_page::QKEY_VIOLATIONS, inner.attributes.port_num.into());
+                if let Fault::QKey { got, .. } = fault {
+                    self.count_violation(inner, packet, violation::QKEY, got);
                 }
                 tracing::debug!("QP {:#x} ignored {} from QP {}: {fault}", self.qpn(), packet.headers, packet.src_qp);
                 let (cause, got, expected) = of_fault(&fault);

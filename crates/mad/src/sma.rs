@@ -67,6 +67,10 @@ pub enum NodeEvent {
     Settings,
     /// A table of the switch.
     Forwarding,
+    /// The count of packets with a bad P_Key is 0 again.
+    PKeyViolations,
+    /// The count of packets with a bad Q_Key is 0 again.
+    QKeyViolations,
 }
 
 /// What a request led to.

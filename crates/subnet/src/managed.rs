@@ -83,6 +83,15 @@ use tunnels::Tunnels;
 use wire::mad::CLASS_SUBN_DIRECTED;
 use wire::smp::{PERMISSIVE_LID, Smp};
 
+/// The keys of packets that a port compares with its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Key {
+    /// The partition.
+    PKey,
+    /// The key of the queue pair that the datagram is for.
+    QKey,
+}
+
 /// Something for the owner of an attached end port, or for another agent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Output {
@@ -107,6 +116,13 @@ pub enum Output {
         end: End,
         /// What changed.
         event: NodeEvent,
+    },
+    /// The port has dropped a datagram whose key is wrong, and has counted it.
+    Violation {
+        /// The end port.
+        end: End,
+        /// The key.
+        key: Key,
     },
     /// The state of the port's link changed.
     Link {

@@ -121,6 +121,8 @@ pub const DIRECT_GRANT: u8 = 200;
 pub const PATH_RESOLVE: u8 = 201;
 /// Undo a resize whose memory the client cannot map.
 pub const RESIZE_UNDO: u8 = 202;
+/// A packet has come to a port with a wrong P_Key or Q_Key.
+pub const VIOLATION: u8 = 203;
 /// Allocate device memory.
 pub const ALLOC_DM: u8 = 208;
 /// Free device memory.

@@ -524,6 +524,9 @@ pub static ROWS: &[Row] = &[
         (Errno::ENOENT, "no such CQ or SRQ in this context"),
         (Errno::EINVAL, "it was not resized, or is_srq is neither 0 nor 1"),
     ]),
+    Row::extended(203, "VIOLATION", "private::violation")
+        .request::<private::Violation>()
+        .errors(&[BAD_PORT, (Errno::EINVAL, "no such kind")]),
     Row::extended(208, "ALLOC_DM", "dm::alloc_dm")
         .request::<dm::AllocDm>()
         .answer::<dm::DmOut>()

@@ -22,6 +22,7 @@ use super::managed::{change_of, change_of_link};
 use super::packet::{PortPacket, packet_of};
 use super::remote_lids::Remotes;
 use super::travel::{find_port, inner, port_of};
+use super::violations::cleared;
 use super::way::{Datagram, PortId, Way};
 use crate::device::Device;
 use crate::management::ReceivedMad;
@@ -144,6 +145,10 @@ impl Mads {
                     Output::Datagram(delivered) => self.come_out(world, &delivered),
                     Output::Seen { end, sent, frame } => self.show_seen(world, end, sent, &frame),
                     Output::Changed { end, event } => self.follow_setting(world, end, event),
+                    Output::Violation { end, key } => {
+                        let at = self.fabric.as_ref().and_then(|fabric| fabric.port_at(end));
+                        self.count_in_fabric(world, at, key);
+                    }
                     Output::Link { end, state } => self.follow_link(world, end, state),
                     Output::Tunnel { peer, bytes } => self.results.tunnelled.push((peer, bytes)),
                     Output::Count => self.count_traffic(world),
@@ -232,6 +237,9 @@ impl Mads {
     /// A subnet manager has set something at a device's port.
     fn follow_setting(&mut self, world: &mut World, end: End, event: NodeEvent) {
         let Some(fabric) = &self.fabric else { return };
+        if let (Some(kind), Some(at)) = (cleared(event), fabric.port_at(end)) {
+            return world.clear_violations(at, kind);
+        }
         // The states of links come as such.
         if matches!(event, NodeEvent::Active | NodeEvent::Inactive | NodeEvent::Link(_)) {
             return;

@@ -11,6 +11,8 @@ use subnet::state::{Logical, Physical};
 use wire::mad::STATUS_INVALID;
 use wire::smp::{LinkState, NodeInfo, NodeType, PhysState, PortInfo, PortLink, PortVls, Smp, SwitchInfo};
 
+use super::violations::cleared;
+use super::way::PortId;
 use crate::config::{Guid, PortState};
 use crate::device::Device;
 use crate::port_change::PortChange;
@@ -76,8 +78,6 @@ impl ManagedDevice {
             (info.master_sm_lid, info.master_sm_sl) = (facts.sm_lid, facts.sm_sl);
             info.capability_mask = facts.port_cap_flags;
             (info.subnet_timeout, info.init_type_reply) = (facts.subnet_timeout, facts.init_type_reply);
-            info.pkey_violations = u16::try_from(facts.bad_pkey_cntr).unwrap_or(u16::MAX);
-            info.qkey_violations = u16::try_from(facts.qkey_viol_cntr).unwrap_or(u16::MAX);
             let link = &mut info.link;
             (link.state, link.phys_state) = (facts.state, facts.phys_state);
             (link.neighbor_mtu, link.mtu_cap) = (facts.active_mtu, facts.max_mtu);
@@ -98,9 +98,16 @@ impl ManagedDevice {
         if let Some(present) = world.devices.get(device) {
             self.refresh(present);
         }
+        for (number, port) in (1..).zip(self.node.ports.iter_mut().skip(1)) {
+            [port.info.qkey_violations, port.info.pkey_violations] = world.violations(device, number);
+        }
         let before = self.node.clone();
         let mut handled = sma::handle(&mut self.node, port, smp, now);
         let mut changed = false;
+        for (port, kind) in handled.events.iter().filter_map(|(port, event)| Some((*port, cleared(*event)?))) {
+            world.clear_violations(PortId { device, port }, kind);
+        }
+        handled.events.retain(|(_, event)| cleared(*event).is_none());
         let mut ports: Vec<u8> = handled.events.iter().map(|(port, _)| *port).collect();
         ports.dedup();
         for number in ports {
@@ -149,8 +156,9 @@ pub fn change_of(port: &mad::node::Port, events: &[NodeEvent]) -> PortChange {
                 subnet.timeout = Some(info.subnet_timeout);
                 subnet.init_type_reply = Some(info.init_type_reply);
             }
-            // No link trains here, and an adapter forwards nothing.
+            // No link trains here, and an adapter forwards nothing. Violations are no setting.
             NodeEvent::Inactive | NodeEvent::LinkSettings | NodeEvent::Forwarding => {}
+            NodeEvent::PKeyViolations | NodeEvent::QKeyViolations => {}
         }
     }
     if change.subnet != SubnetSettings::default() {

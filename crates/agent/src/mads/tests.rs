@@ -6,10 +6,10 @@ use abi::event::kind as event_kind;
 use abi::umad::{RegisterAgent, RegisterAgent2, UserMad, ioctl};
 use wire::layout::Layout;
 use wire::mad::{
-    BASE_VERSION, CLASS_PM, CLASS_SA, CLASS_SUBN_DIRECTED, CLASS_SUBN_LID, Header, MAD_LEN, METHOD_GET, METHOD_SET,
-    METHOD_TRAP, Mad, RESPONSE,
+    BASE_VERSION, CLASS_PM, CLASS_SA, CLASS_SUBN_DIRECTED, CLASS_SUBN_LID, GSI_QKEY, Header, MAD_LEN, METHOD_GET,
+    METHOD_SET, METHOD_TRAP, Mad, RESPONSE,
 };
-use wire::notice::Notice;
+use wire::notice::{KeyNotice, Notice};
 use wire::perf::PortCounters;
 use wire::smp::{GuidInfo, NodeInfo, PERMISSIVE_LID, PKeyTable, PortInfo, SmInfo, Smp};
 
@@ -88,7 +88,8 @@ impl Bench {
     }
 
     fn write(&mut self, program: &Program, header: UserMad, mad: &[u8]) -> Result<(), Errno> {
-        let header = UserMad { qpn: header.qpn.to_be(), lid: header.lid.to_be(), ..header };
+        let qkey = if header.qkey == 0 { GSI_QKEY } else { header.qkey };
+        let header = UserMad { qpn: header.qpn.to_be(), lid: header.lid.to_be(), qkey: qkey.to_be(), ..header };
         self.mads.write(&mut self.world, &program.key, &[header.bytes(), mad].concat())
     }
 
@@ -328,6 +329,64 @@ fn a_manager_gets_the_trap_of_another_port_until_it_represses_it() {
     bench.write(&asker, to, &smp(CLASS_SUBN_LID, METHOD_GET, SmInfo::ATTRIBUTE).to_mad()).expect("sent");
     let (_, message) = bench.read(&manager).expect("the question");
     assert_eq!(answered(&message).attribute, SmInfo::ATTRIBUTE);
+}
+
+/// The counts of Q_Keys and P_Keys that PortInfo of port B shows.
+fn violations(bench: &mut Bench, program: &Program, id: u32) -> [u16; 2] {
+    let to = UserMad { id, timeout_ms: 1000, lid: 8, ..UserMad::default() };
+    bench.write(program, to, &smp(CLASS_SUBN_LID, METHOD_GET, PortInfo::ATTRIBUTE).to_mad()).expect("sent");
+    let info = PortInfo::parse(&answered(&bench.read(program).expect("an answer").1).data);
+    [info.qkey_violations, info.pkey_violations]
+}
+
+#[test]
+fn a_datagram_with_a_wrong_key_is_counted_and_told_until_the_manager_clears_the_count() {
+    let mut bench = Bench::new();
+    bench.world.devices[1].ports[0].subnet.sm_lid = Some(3);
+    bench.world.devices[1].ports[0].subnet.timeout = Some(0);
+    let manager = bench.open(A);
+    let id = bench.register(&manager, 0, CLASS_SUBN_LID, 1 << METHOD_TRAP).expect("registered");
+    let gmp = bench.register(&manager, 1, CLASS_PM, 0).expect("registered");
+    let mut mad = [0; MAD_LEN];
+    Header {
+        base_version: 1,
+        class: CLASS_PM,
+        class_version: 1,
+        method: METHOD_GET,
+        attribute: 1,
+        ..Header::default()
+    }
+    .emit_to(&mut mad);
+    let to = UserMad { id: gmp, lid: 8, qpn: 1, qkey: 0x1234, sl: 3, ..UserMad::default() };
+    bench.write(&manager, to, &mad).expect("sent");
+    bench.mads.on_time(&mut bench.world);
+    let told = answered(&bench.read(&manager).expect("a trap and no answer").1);
+    let notice = Notice::read(&[told.data.as_slice(), &[0; 16]].concat()).expect("whole");
+    let details: KeyNotice = notice.details();
+    assert_eq!((notice.number, notice.issuer_lid, details.key), (Notice::BAD_QKEY, 8, 0x1234));
+    assert_eq!((details.lid1, details.lid2, details.sl, details.qp1, details.qp2), (3, 8, 3, 1, 1));
+    let repress = Smp { method: wire::mad::METHOD_TRAP_REPRESS, ..told };
+    bench.write(&manager, UserMad { id, lid: 8, ..UserMad::default() }, &repress.to_mad()).expect("sent");
+    // Of the other partition.
+    bench.world.devices[1].ports[0].pkeys.set(&[0x8001]).expect("it fits");
+    bench.write(&manager, UserMad { qkey: GSI_QKEY, ..to }, &mad).expect("sent");
+    bench.pass(Duration::from_millis(5));
+    bench.mads.on_time(&mut bench.world);
+    let told = answered(&bench.read(&manager).expect("a trap").1);
+    assert_eq!(told.data[4..6], Notice::BAD_PKEY.to_be_bytes());
+    assert_eq!(violations(&mut bench, &manager, id), [1, 1]);
+    let shown = |bench: &Bench| bench.world.violations(1, 1);
+    assert_eq!(shown(&bench), [1, 1]);
+    let to = UserMad { id, timeout_ms: 1000, lid: 8, ..UserMad::default() };
+    bench.write(&manager, to, &smp(CLASS_SUBN_LID, METHOD_GET, PortInfo::ATTRIBUTE).to_mad()).expect("sent");
+    let present = PortInfo::parse(&answered(&bench.read(&manager).expect("an answer").1).data);
+    let mut wanted = PortInfo { pkey_violations: 0, ..present };
+    (wanted.link.state, wanted.link.phys_state) = (0, 0);
+    let mut request = smp(CLASS_SUBN_LID, METHOD_SET, PortInfo::ATTRIBUTE);
+    wanted.write(&mut request.data);
+    bench.write(&manager, to, &request.to_mad()).expect("sent");
+    assert_eq!(answered(&bench.read(&manager).expect("an answer").1).status, 0);
+    assert_eq!((violations(&mut bench, &manager, id), shown(&bench)), ([1, 0], [1, 0]));
 }
 
 /// A trap waits for a manager, and the agent sleeps meanwhile.

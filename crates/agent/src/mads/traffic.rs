@@ -115,6 +115,9 @@ impl Mads {
         }
         let (path, lost) = known.map_or_else(|| net.fabric().trace(start, &probe), |(path, lost)| (path, Some(lost)));
         count_way(net, start, (&path, lost), sum);
+        if let Some(NoPath { end, cause: Cause::PartitionIn | Cause::PartitionOut }) = lost {
+            net.drop_for_partition(end, start, &probe, sum.packets);
+        }
     }
 
     /// Counts datagrams at all ports on their way.

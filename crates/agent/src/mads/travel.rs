@@ -2,15 +2,17 @@
 //! [`Mads`].
 
 use abi::lid::NO_GRH;
+use abi::private::violation;
 use abi::qp::Dest;
 use mad::client::Event;
 use mad::pma;
 use mad::smi::{self, Step};
 use mad::transactions::{Registration, is_response};
 use wire::icrc::Envelope;
-use wire::mad::{CLASS_PM, CLASS_SUBN_DIRECTED, CLASS_SUBN_LID, Header, LEN, METHOD_TRAP_REPRESS, Mad};
+use wire::mad::{CLASS_PM, CLASS_SUBN_DIRECTED, CLASS_SUBN_LID, GSI_QKEY, Header, LEN, METHOD_TRAP_REPRESS, Mad};
+use wire::notice::KeyNotice;
 use wire::pkey;
-use wire::smp::{PERMISSIVE_LID, SmInfo, Smp};
+use wire::smp::{PERMISSIVE_LID, PortInfo, SmInfo, Smp};
 
 use super::managed::is_up;
 use super::port::RegistrationOwner;
@@ -64,9 +66,12 @@ impl Mads {
         if !self.ports.contains_key(&datagram.at) {
             return;
         }
-        let class = Header::of(&datagram.mad).class;
+        let Header { class, attribute, .. } = Header::of(&datagram.mad);
         if class == CLASS_PM {
             self.count_traffic(world);
+        }
+        if datagram.qpn == 0 && attribute == PortInfo::ATTRIBUTE {
+            self.show_violations(world);
         }
         if self.send_into_fabric(world, &datagram) {
             return;
@@ -153,13 +158,20 @@ impl Mads {
         let (Some(sender), Some(receiver)) = (port_of(world, *at), port_of(world, target)) else { return };
         let pkey = sender.pkeys.get(to.pkey_index.into()).unwrap_or(0);
         let index = receiver.pkeys.index_of(pkey);
-        let accepted = *qpn == 0 || pkey::is_in_table(receiver.pkeys.entries(), pkey);
-        if !passes || !accepted {
+        if !passes {
             return;
         }
+        let wrong = wrong_key(receiver, pkey, to.qkey).filter(|_| *qpn != 0);
         self.show_passed(world, datagram, target);
         let lid = sender.lid.map_or(0, |lid| lid.number | u16::from(to.path_bits) & ((1 << lid.lmc) - 1));
         let gid = sender.gids.entry(to.gid_index.into()).map(|entry| entry.gid).filter(|_| to.has_grh());
+        if let Some((kind, key)) = wrong {
+            let gid2 = if to.has_grh() { to.gid } else { [0; 16] };
+            let (lid1, lid2, sl, qp1, qp2) = (lid, to.lid, to.sl, *qpn, to.qpn);
+            let gid1 = gid.unwrap_or_default();
+            let details = KeyNotice { lid1, lid2, key, sl, qp1, qp2, gid1, gid2 };
+            return self.drop_for_key(world, target, kind, details);
+        }
         let path_bits = receiver.lid.map_or(0, |known| to.lid.saturating_sub(known.number) as u8);
         let from = Way {
             lid: if to.lid == 0 && !to.has_grh() { PERMISSIVE_LID } else { lid },
@@ -181,12 +193,14 @@ impl Mads {
     pub(super) fn arrive_from_host(&mut self, world: &mut World, arrived: &ReceivedMad) {
         let is_there = |port: &Port| port.gids.iter().any(|(_, entry)| entry.gid == arrived.to);
         let Some(at) = find_port(world, is_there) else { return };
-        let Some(port) = port_of(world, at) else { return };
-        if !is_up(world, at.device, at.port) || !pkey::is_in_table(port.pkeys.entries(), arrived.pkey()) {
-            return;
-        }
+        let Some(port) = port_of(world, at).filter(|_| is_up(world, at.device, at.port)) else { return };
         let index = port.gids.iter().find(|(_, entry)| entry.gid == arrived.to).map_or(0, |(index, _)| index);
         let lid = port.subnet().and_then(|subnet| subnet.lid(&arrived.from)).unwrap_or(0);
+        if let Some((kind, key)) = wrong_key(port, arrived.pkey(), arrived.qkey()) {
+            let (gid1, gid2) = (arrived.from, arrived.to);
+            let details = KeyNotice { lid1: lid, key, qp1: 1, qp2: 1, gid1, gid2, ..KeyNotice::default() };
+            return self.drop_for_key(world, at, kind, details);
+        }
         let from = Way {
             lid,
             // A port without LIDs answers to the GID.
@@ -283,6 +297,14 @@ impl Mads {
         let to = Way { sl: info.master_sm_sl, ..Way::to_lid(lid, 0) };
         self.travelling.push(Datagram { at, qpn: 0, to, mad, owner: 0 });
     }
+}
+
+/// The key for which a port drops a datagram of QP 1, and its kind.
+fn wrong_key(port: &Port, pkey: u16, qkey: u32) -> Option<(u8, u32)> {
+    if !pkey::is_in_table(port.pkeys.entries(), pkey) {
+        return Some((violation::PKEY, pkey.into()));
+    }
+    (qkey != GSI_QKEY).then_some((violation::QKEY, qkey))
 }
 
 /// Requests that a subnet manager serves at its port, and not the port's agent.

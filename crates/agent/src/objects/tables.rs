@@ -7,6 +7,7 @@ use super::traffic::Traffic;
 use super::{Ah, CompletionChannel, Cq, Dm, Mr, Mw, OpenedQp, Pd, Qp, Srq, Xrcd};
 use crate::ids::ContextId;
 use crate::table::{Kind, Table};
+use crate::violations::ToldViolations;
 
 /// The objects of an agent.
 pub struct Tables {
@@ -40,6 +41,8 @@ pub struct Tables {
     pub(crate) traffic: Traffic,
     /// What passes the switches of a topology.
     pub(crate) paths: Paths,
+    /// What engines have told of packets with wrong keys, and ports have not told their managers.
+    pub(crate) violations: ToldViolations,
 }
 
 impl Default for Tables {
@@ -60,6 +63,7 @@ impl Default for Tables {
             groups: Groups::default(),
             traffic: Traffic::default(),
             paths: Paths::default(),
+            violations: ToldViolations::default(),
         }
     }
 }

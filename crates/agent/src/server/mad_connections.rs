@@ -264,6 +264,13 @@ impl Server {
         }
     }
 
+    /// Lets ports tell their subnet managers what engines have told.
+    pub(super) fn take_violations(&mut self) {
+        if self.mads.mads.take_violations(&mut self.world) {
+            self.follow_mads();
+        }
+    }
+
     /// Takes the management datagrams that have arrived from other hosts.
     pub(super) fn take_datagrams(&mut self) {
         let arrivals = self.manager.take_arrivals();

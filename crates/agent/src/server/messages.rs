@@ -113,6 +113,7 @@ impl Server {
             true => Some(dispatch(&mut self.world, context, request, fds)),
             false => self.proxies.carry_out(&mut self.world, context, request, fds, to),
         };
+        self.take_violations();
         self.world.flush_news();
         self.watch_push(context, None);
         self.world.follow_wire(Instant::now);

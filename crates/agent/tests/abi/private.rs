@@ -186,6 +186,24 @@ fn direct_ask() {
 }
 
 #[test]
+fn violation() {
+    fn told(port: &str, kind: &str) -> String {
+        let (head, gids) = ("cb000080 0700 0000 0000000000000000 0000 0000 00000000", "00".repeat(32));
+        format!("{head} {port}{kind}0300 0400 0500 34120000 11000000 01000000 {gids} 00000000")
+    }
+    check(&Row::new(56, |_| told("01", "00").into()));
+    let node = Node::start();
+    let mut client = node.context();
+    for kind in ["00", "01", "02"] {
+        client.done(&told("01", kind));
+    }
+    client.refused(&told("01", "03").into(), EINVAL, "no such kind");
+    for port in ["00", "03"] {
+        client.refused(&told(port, "00").into(), EINVAL, "no such port");
+    }
+}
+
+#[test]
 fn direct_grant() {
     fn grant(engine: &str, fds: Vec<OwnedFd>) -> Request {
         let bytes =

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use abi::queue::context_page;
+use abi::private::violation;
 use abi::reason::{Cause, DropRecord, ReasonKind};
 use protocol::{Service, State};
 use wire::Qpn;
@@ -162,7 +162,7 @@ impl Qp {
     pub(crate) fn refuse(&self, inner: &Inner, packet: &Packet, origin: Ingress<'_>) -> Arrival {
         let is_of_another_partition = inner.state.serves() && !self.is_in_partition(inner, packet);
         if is_of_another_partition {
-            self.engine().events.violation(context_page::PKEY_VIOLATIONS, inner.attributes.port_num.into());
+            self.count_violation(inner, packet, violation::PKEY, packet.headers.pkey.into());
         }
         if packet.headers.opcode.is_response() {
             // A response that no request waits for.

@@ -146,6 +146,7 @@ impl Engine {
             self.locate_srqs();
         }
         self.tell_holders();
+        self.tell_violations();
         self.report_stream_ends();
         if self.direct.has_asks() {
             self.ask_agent();
@@ -209,6 +210,7 @@ impl Engine {
             || !self.helper_work.need_lane.lock().is_empty()
             || !self.helper_work.need_srq_engine.lock().is_empty()
             || !self.helper_work.xrc_events.lock().is_empty()
+            || self.helper_work.violations.is_some()
             || self.direct.has_asks()
     }
 

@@ -121,6 +121,7 @@ impl Qp {
 
     /// Reports that the switches let no packet pass, once.
     pub(crate) fn complain_of_path(&self, inner: &mut Inner, dlid: u16, Class { sl, .. }: Class) {
+        self.tell_no_path(inner);
         if !std::mem::replace(&mut inner.complained, true) {
             self.note(format_args!(
                 "does not reach LID {dlid}: the switches let no packet with service level {sl} and this P_Key pass; `softhca subnet path` shows where they end"

@@ -143,8 +143,10 @@ impl Links {
         match output {
             Output::Packet(delivery) => self.arrive(delivery.end, &delivery.frame),
             Output::Datagram(delivered) => self.take_datagram(&delivered),
-            // The states of links come as such.
-            Output::Changed { event: NodeEvent::Active | NodeEvent::Inactive | NodeEvent::Link(_), .. } => {}
+            // The states of links come as such. Nobody asks the model for violations.
+            Output::Changed { event: NodeEvent::Active | NodeEvent::Inactive | NodeEvent::Link(_), .. }
+            | Output::Changed { event: NodeEvent::PKeyViolations | NodeEvent::QKeyViolations, .. }
+            | Output::Violation { .. } => {}
             Output::Changed { end, event } => {
                 let port = self.net.node(end.node).and_then(|node| node.port(end.port));
                 let change = port.map(|port| change_of(port, &[event]));

@@ -149,6 +149,8 @@ fn events(before: &PortInfo, after: &PortInfo, asked: &PortInfo, mut tell: impl 
     when(enabled(before) != enabled(after), NodeEvent::LinkSettings);
     let settings = |info: &PortInfo| (info.link.neighbor_mtu, info.subnet_timeout, info.init_type_reply);
     when(settings(before) != settings(after), NodeEvent::Settings);
+    when(before.pkey_violations != 0 && after.pkey_violations == 0, NodeEvent::PKeyViolations);
+    when(before.qkey_violations != 0 && after.qkey_violations == 0, NodeEvent::QKeyViolations);
     // A port that is off stays off until the physical state is set.
     let off = before.link.phys_state == PhysState::Disabled as u8;
     let down = asked.link.state == LinkState::Down as u8 && !off || asked.link.phys_state != 0;

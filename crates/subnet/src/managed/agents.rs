@@ -2,7 +2,7 @@
 //! and not what a Set changes ([`super::apply`]).
 
 use super::datagram::GSI_QKEY;
-use super::{Datagram, Delivered, Managed, Output};
+use super::{Datagram, Delivered, Key, Managed, Output};
 use crate::fabric::{Delivery, End};
 use mad::smi::{self, Step};
 use mad::{pma, sma};
@@ -11,7 +11,7 @@ use wire::mad::{
     CLASS_PM, CLASS_SUBN_DIRECTED, CLASS_SUBN_LID, Header, METHOD_GET, METHOD_SET, METHOD_TRAP_REPRESS, Mad, RESPONSE,
     STATUS_METHOD_ATTRIBUTE,
 };
-use wire::notice::{KeyNotice, Notice};
+use wire::notice::KeyNotice;
 use wire::smp::{PERMISSIVE_LID, SmInfo, Smp};
 
 impl Managed {
@@ -166,8 +166,7 @@ impl Managed {
     }
 
     fn bad_qkey(&mut self, end: End, datagram: &Datagram) {
-        let Some(port) = self.port_mut(end) else { return };
-        port.info.qkey_violations = port.info.qkey_violations.saturating_add(1);
+        self.count_violation(end, Key::QKey);
         let (gid1, gid2) = datagram.grh.map(|grh| (grh.sgid, grh.dgid)).unwrap_or_default();
         let details = KeyNotice {
             lid1: datagram.slid,
@@ -179,6 +178,6 @@ impl Managed {
             gid1,
             gid2,
         };
-        self.trap(end, self.notice(end, Notice::SECURITY, Notice::BAD_QKEY, details));
+        self.tell_violation(end, Key::QKey, details);
     }
 }

@@ -2,8 +2,8 @@
 //! partitions. Not the counters ([`super::counting`]) and not the other direction
 //! ([`super::apply`]).
 
-use super::{Managed, Output};
-use crate::fabric::{End, Note};
+use super::{Key, Managed, Output};
+use crate::fabric::{End, Note, Probe};
 use crate::frame::Frame;
 use crate::state::{Logical, Physical};
 use mad::node::Port;
@@ -15,9 +15,12 @@ use wire::{Transport, bth, deth, grh};
 
 /// The code of the width 4X, and that of the speed SDR: what a port without a link shows.
 const NO_LINK: (u8, u8) = (2, 1);
-/// The mask of the valid fields in the notice of a bad P_Key at a switch. Its bits were not
-/// compared with the IBA's text.
+/// The mask of the valid fields in the notice of a bad P_Key at a switch: LIDs, P_Key, service level,
+/// queue pairs and GIDs. Its bits were not compared with the IBA's text.
 const ALL_VALID: u16 = 0xff00;
+const QUEUE_PAIRS_VALID: u16 = 0x0c00;
+/// LIDs, P_Key and service level.
+const ADDRESSES_VALID: u16 = 0xf000;
 
 impl Managed {
     /// PortInfo of a port as it is now, with the management key.
@@ -95,13 +98,12 @@ impl Managed {
 
     /// A port has dropped a packet for its partition.
     fn bad_pkey(&mut self, at: End, frame: &Frame) {
-        let Some(port) = self.port_mut(at) else { return };
-        port.info.pkey_violations = port.info.pkey_violations.saturating_add(1);
+        self.count_violation(at, Key::PKey);
         let end = self.end_port(at);
         let (key, lrh) = (frame.pkey().unwrap_or(0), frame.lrh);
         let (qp1, qp2) = queue_pairs(frame);
         let (gid1, gid2) = frame.grh().map(|grh| (grh.sgid, grh.dgid)).unwrap_or_default();
-        let notice = if self.shape(at.node).0 && at.port != 0 {
+        if self.is_of_switch(at) {
             let details = SwitchPKeyNotice {
                 valid: ALL_VALID,
                 lid1: lrh.slid,
@@ -112,16 +114,80 @@ impl Managed {
                 qp2,
                 gid1,
                 gid2,
-                switch_lid: self.lid(end),
-                port: at.port,
+                ..SwitchPKeyNotice::default()
             };
-            self.notice(end, Notice::SECURITY, Notice::SWITCH_BAD_PKEY, details)
+            self.tell_of_switch(at, details);
         } else {
             let (lid1, lid2, key, sl) = (lrh.slid, lrh.dlid, key.into(), lrh.sl);
-            let details = KeyNotice { lid1, lid2, key, sl, qp1, qp2, gid1, gid2 };
-            self.notice(end, Notice::SECURITY, Notice::BAD_PKEY, details)
+            self.tell_violation(end, Key::PKey, KeyNotice { lid1, lid2, key, sl, qp1, qp2, gid1, gid2 });
+        }
+    }
+
+    /// Counts packets that the owner carries by itself from an end port, and that a port of a switch
+    /// drops for their partition. The switch tells its manager.
+    pub fn drop_for_partition(&mut self, at: End, from: End, probe: &Probe, count: u64) {
+        if count == 0 || !self.is_of_switch(at) {
+            return;
+        }
+        if let Some(violations) = self.violations_mut(at, Key::PKey) {
+            *violations = violations.saturating_add(u16::try_from(count).unwrap_or(u16::MAX));
+        }
+        let grh = probe.grh.unwrap_or_default();
+        let details = SwitchPKeyNotice {
+            valid: if probe.grh.is_some() { ALL_VALID & !QUEUE_PAIRS_VALID } else { ADDRESSES_VALID },
+            lid1: self.lid(from),
+            lid2: probe.dlid,
+            pkey: probe.pkey.unwrap_or_default(),
+            sl: probe.sl,
+            gid1: grh.sgid,
+            gid2: grh.dgid,
+            ..SwitchPKeyNotice::default()
         };
-        self.trap(end, notice);
+        self.tell_of_switch(at, details);
+    }
+
+    fn is_of_switch(&self, at: End) -> bool {
+        self.shape(at.node).0 && at.port != 0
+    }
+
+    /// A switch tells its manager what one of its ports has dropped.
+    fn tell_of_switch(&mut self, at: End, details: SwitchPKeyNotice) {
+        let end = self.end_port(at);
+        let details = SwitchPKeyNotice { switch_lid: self.lid(end), port: at.port, ..details };
+        self.trap(end, self.notice(end, Notice::SECURITY, Notice::SWITCH_BAD_PKEY, details));
+    }
+
+    /// Counts a packet with a wrong key at the port that has dropped it.
+    pub(super) fn count_violation(&mut self, end: End, key: Key) {
+        if let Some(count) = self.violations_mut(end, key) {
+            *count = count.saturating_add(1);
+            self.output(end, || Output::Violation { end, key });
+        }
+    }
+
+    fn violations_mut(&mut self, end: End, key: Key) -> Option<&mut u16> {
+        let info = &mut self.port_mut(end)?.info;
+        Some(match key {
+            Key::PKey => &mut info.pkey_violations,
+            Key::QKey => &mut info.qkey_violations,
+        })
+    }
+
+    /// Sets how many packets with a wrong key an end port has counted. The owner of the port counts
+    /// those of the packets that it carries by itself.
+    pub fn set_violations(&mut self, end: End, key: Key, count: u16) {
+        if let Some(now) = self.violations_mut(end, key) {
+            *now = count;
+        }
+    }
+
+    /// An end port tells its manager of a packet with a wrong key. Its rate is that of all traps.
+    pub fn tell_violation(&mut self, end: End, key: Key, details: KeyNotice) {
+        let number = match key {
+            Key::PKey => Notice::BAD_PKEY,
+            Key::QKey => Notice::BAD_QKEY,
+        };
+        self.trap(end, self.notice(end, Notice::SECURITY, number, details));
     }
 
     /// The LID of an end port, or the permissive LID before it has one.

@@ -6,6 +6,7 @@ use super::{Datagram, Managed};
 use crate::fabric::End;
 use crate::rate::{MICROSECOND, Time};
 use crate::state::{Event, Physical};
+use mad::traps::Traps;
 use std::time::Duration;
 use wire::layout::Layout;
 use wire::notice::Notice;
@@ -76,6 +77,12 @@ impl Managed {
         if let Some(deadline) = traps.deadline() {
             self.timers.insert((time(deadline).max(self.fabric.now()), Timer::Trap(end)));
         }
+    }
+
+    /// How many traps of an end port wait until a manager represses them.
+    #[must_use]
+    pub fn waiting_traps(&self, end: End) -> usize {
+        self.traps.get(&end).map_or(0, Traps::waiting)
     }
 
     fn has_manager(&self, end: End) -> bool {

@@ -4,7 +4,8 @@ use crate::net::{Net, SECOND, data, traps};
 use mad::counters::Counter;
 use mad::sma::NodeEvent;
 use softhca_subnet::Cause;
-use softhca_subnet::managed::{Datagram, Output};
+use softhca_subnet::fabric::Probe;
+use softhca_subnet::managed::{Datagram, Key, Output};
 use wire::mad::{CLASS_PM, Header, METHOD_GET};
 use wire::notice::{KeyNotice, MKeyNotice, Notice, SwitchPKeyNotice};
 use wire::smp::{NodeInfo, PKeyTable, PortInfo};
@@ -27,11 +28,24 @@ fn a_port_drops_a_foreign_partition_counts_it_and_tells_the_manager() {
     net.managed.inject(net.manager.from, data(own, lid, 0x8005)).unwrap();
     let outputs = net.run(SECOND / 2);
     assert_eq!(outputs.iter().filter(|output| matches!(output, Output::Packet(_))).count(), 1);
+    assert!(outputs.contains(&Output::Violation { end: to, key: Key::PKey }));
     let found = traps(&outputs);
     let details: KeyNotice = found[0].1.details();
     assert_eq!((found[0].1.number, details.key, details.qp1, details.qp2), (Notice::BAD_PKEY, 0xffff, 78, 77));
     assert_eq!((details.lid1, details.lid2, found[0].1.issuer_lid), (own, lid, lid));
     assert_eq!(net.managed.node(to.node).unwrap().port(1).unwrap().info.pkey_violations, 1);
+    // A Set of zero clears the count, and the owner of the port hears of it. Other values do not.
+    let mut cleared = |count| {
+        let info: PortInfo = net.manager.get(&mut net.managed, &path, PortInfo::ATTRIBUTE, 0).unwrap();
+        let mut wanted = PortInfo { pkey_violations: count, ..info };
+        (wanted.link.state, wanted.link.phys_state) = (0, 0);
+        let mut smp = wire::smp::Smp { base_version: 1, class: 1, class_version: 1, method: 2, ..Default::default() };
+        smp.attribute = PortInfo::ATTRIBUTE;
+        wire::layout::Layout::write(wanted, &mut smp.data);
+        net.managed.send(net.manager.from, &Datagram::smp(own, lid, 0, smp.to_mad())).unwrap();
+        net.run(SECOND).contains(&Output::Changed { end: to, event: NodeEvent::PKeyViolations })
+    };
+    assert!(!cleared(7) && cleared(0) && !cleared(0));
 }
 
 #[test]
@@ -92,6 +106,13 @@ fn a_switch_enforces_partitions_where_the_manager_says_so() {
     assert_eq!((dropped, found[0].1.number), (1, Notice::SWITCH_BAD_PKEY));
     assert_eq!((details.pkey, details.switch_lid, details.port), (0xffff, net.lid("S2"), 1));
     assert_eq!(net.managed.counter(port, Counter::XmitConstraintErrors), 1);
+    // Packets that the owner carries by itself are told in the same way.
+    let probe = Probe { dlid: lid, sl: 3, pkey: Some(0x7fff), ..Probe::default() };
+    net.managed.drop_for_partition(port, net.manager.from, &probe, 5);
+    let mut told = traps(&net.run(5 * SECOND)).into_iter().map(|(_, notice)| notice.details::<SwitchPKeyNotice>());
+    let told = told.find(|details| details.pkey == 0x7fff).expect("a trap");
+    assert_eq!((told.lid1, told.lid2, told.sl, told.qp2, told.port), (own, lid, 3, 0, 1));
+    assert_eq!(net.managed.node(port.node).unwrap().port(1).unwrap().info.pkey_violations, 6);
 }
 
 #[test]

@@ -372,3 +372,27 @@ fn copies_to_a_group_that_has_gone_count_at_the_links_that_they_took() {
     bench.mads.count_traffic(&mut bench.world);
     assert_eq!(counts(&mut bench), ([7, 5, 5], [7, 5], 2));
 }
+
+#[test]
+fn the_own_manager_represses_what_a_port_tells_of_wrong_keys() {
+    use abi::private::Violation;
+    let mut bench = Bench::new(ROW);
+    let at = PortId { device: 2, port: 1 };
+    let (lid, from) = [2, 0].map(|device| bench.world.devices[device].ports[0].lid.expect("a LID").number).into();
+    let told =
+        |key| Violation { port: 1, kind: abi::private::violation::PKEY, key, slid: from, ..Violation::default() };
+    for key in 1..100 {
+        bench.world.note_violation(at, told(key));
+        assert!(bench.mads.take_violations(&mut bench.world));
+    }
+    assert!(!bench.mads.take_violations(&mut bench.world));
+    let end = bench.end("H3", 1);
+    let waiting = |bench: &Bench| bench.mads.fabric.as_ref().expect("it is there").managed.waiting_traps(end);
+    assert!((1..=mad::traps::MOST_OF_KEYS).contains(&waiting(&bench)));
+    bench.run_until(|bench| waiting(bench) == 0);
+    // What management datagrams and programs count is one number.
+    bench.world.count_violation(at, abi::private::violation::PKEY);
+    bench.mads.show_violations(&bench.world);
+    let info = bench.mads.fabric.as_ref().and_then(|fabric| fabric.managed.port_info(end)).expect("a port");
+    assert_eq!((info.lid, info.pkey_violations, info.qkey_violations), (lid, 1, 0));
+}

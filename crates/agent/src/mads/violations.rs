@@ -1,0 +1,103 @@
+//! Packets with a wrong P_Key or Q_Key, as subnet management sees them: the counts of PortInfo, and
+//! the traps 257 and 258 of the ports (IBA 14.2.5.1, 14.2.5.6). Engines count the packets of queue
+//! pairs ([`crate::violations`]), and tell of some. Adds to [`Mads`].
+//!
+//! A port sends traps no faster than its subnet timeout allows, and keeps a few. So whoever sends
+//! bad packets causes no more work than that for the manager.
+
+use abi::private::violation;
+use mad::sma::NodeEvent;
+use subnet::managed::Key;
+use wire::notice::{KeyNotice, Notice};
+use wire::smp::NodeType;
+
+use super::Mads;
+use super::managed::has_subnet_management;
+use super::travel::port_of;
+use super::way::PortId;
+use crate::world::World;
+
+/// The kinds of violations as the fabric calls them.
+const KEYS: [(u8, Key); 2] = [(violation::QKEY, Key::QKey), (violation::PKEY, Key::PKey)];
+
+/// The kind of violations whose count a manager has cleared.
+pub(super) const fn cleared(event: NodeEvent) -> Option<u8> {
+    match event {
+        NodeEvent::QKeyViolations => Some(violation::QKEY),
+        NodeEvent::PKeyViolations => Some(violation::PKEY),
+        _ => None,
+    }
+}
+
+impl Mads {
+    /// Tells the managers what engines have told. Returns false if that is nothing.
+    pub(crate) fn take_violations(&mut self, world: &mut World) -> bool {
+        let told = world.tables.violations.take();
+        if told.is_empty() {
+            return false;
+        }
+        if told.iter().any(|(_, told)| told.kind == violation::NO_PATH) {
+            // Switches that drop packets for their partition tell it when they count them.
+            self.count_traffic(world);
+        }
+        for (at, told) in told {
+            let details = KeyNotice {
+                lid1: told.slid,
+                lid2: told.dlid,
+                key: told.key,
+                sl: told.sl & 0xf,
+                qp1: told.src_qp,
+                qp2: told.dest_qp,
+                gid1: told.sgid,
+                gid2: told.dgid,
+            };
+            self.tell_violation(world, at, told.kind, details);
+        }
+        self.settle(world);
+        true
+    }
+
+    /// Counts a management datagram that a port drops for its key, and tells the manager.
+    pub(super) fn drop_for_key(&mut self, world: &mut World, at: PortId, kind: u8, details: KeyNotice) {
+        world.count_violation(at, kind);
+        self.tell_violation(world, at, kind, details);
+    }
+
+    /// A port tells its manager of a packet that it has dropped.
+    fn tell_violation(&mut self, world: &World, at: PortId, kind: u8, details: KeyNotice) {
+        let Some(port) = port_of(world, at).filter(|_| has_subnet_management(world, at.device, at.port)) else {
+            return;
+        };
+        let lid = port.lid.map_or(0, |lid| lid.number);
+        let details = KeyNotice { lid2: if details.lid2 == 0 { lid } else { details.lid2 }, ..details };
+        let Some((_, key)) = KEYS.into_iter().find(|(known, _)| *known == kind) else { return };
+        if let Some(fabric) = &mut self.fabric {
+            if let Some(end) = fabric.ends.get(&at) {
+                fabric.managed.tell_violation(*end, key, details);
+            }
+            return;
+        }
+        let number = if key == Key::PKey { Notice::BAD_PKEY } else { Notice::BAD_QKEY };
+        if let Some(services) = self.ports.get_mut(&at).filter(|_| port.sm_lid() != 0) {
+            services.traps.push(Notice::with(Notice::SECURITY, NodeType::Ca as u32, number, lid, details));
+        }
+    }
+
+    /// Shows the counts of all ports to the fabric.
+    pub(super) fn show_violations(&mut self, world: &World) {
+        let Some(fabric) = &mut self.fabric else { return };
+        for (at, end) in fabric.ends.iter().filter(|(at, _)| world.has_violations(**at)) {
+            let counts = world.violations(at.device, at.port.into());
+            for (kind, key) in KEYS {
+                fabric.managed.set_violations(*end, key, counts[usize::from(kind)]);
+            }
+        }
+    }
+
+    /// The agents of the fabric have dropped a management datagram at a port.
+    pub(super) fn count_in_fabric(&mut self, world: &mut World, at: Option<PortId>, key: Key) {
+        if let (Some(at), Some((kind, _))) = (at, KEYS.into_iter().find(|(_, known)| *known == key)) {
+            world.count_violation(at, kind);
+        }
+    }
+}

@@ -1,0 +1,175 @@
+//! The P_Key and Q_Key violations of ports: packets that were dropped for their key. What PortInfo
+//! (IBA 14.2.5.6) and `ibv_query_port` show is one number. Not the traps, which [`crate::mads`]
+//! sends. Principal types: [`Violations`], [`ToldViolations`].
+//!
+//! Pairs of counts have that of Q_Keys first, as in `abi::private::violation`.
+
+use abi::private::{Violation, violation};
+
+use crate::context::HwCounters;
+use crate::ids::PortId;
+use crate::world::World;
+
+/// The most violations that wait to be told.
+const MOST: usize = 64;
+
+/// What a port counts apart from the contexts that are open.
+#[derive(Debug, Default)]
+pub(crate) struct PortCounts {
+    pub(crate) violations: Violations,
+    /// What ended contexts have counted.
+    pub(crate) hardware: HwCounters,
+}
+
+/// The violations of a port that are known without its contexts.
+#[derive(Debug, Default)]
+pub(crate) struct Violations {
+    /// What ended contexts have counted, and management datagrams.
+    kept: [u64; 2],
+    /// How many there were when a manager cleared the counter.
+    cleared: [u64; 2],
+    /// There is one that an engine has told, or one of a management datagram.
+    has_some: bool,
+}
+
+impl Violations {
+    /// Adds what a context has counted that ends.
+    pub(crate) fn keep(&mut self, counted: [u32; 2]) {
+        self.kept.iter_mut().zip(counted).for_each(|(sum, more)| *sum = sum.saturating_add(more.into()));
+    }
+}
+
+/// What engines have told of violations, until the ports tell their managers.
+#[derive(Debug, Default)]
+pub(crate) struct ToldViolations(Vec<(PortId, Violation)>);
+
+impl ToldViolations {
+    /// Notes what an engine has told. If too much waits, it is forgotten: the packet is counted.
+    fn push(&mut self, at: PortId, told: Violation) {
+        if self.0.len() < MOST {
+            self.0.push((at, told));
+        }
+    }
+
+    /// Takes all.
+    pub(crate) fn take(&mut self) -> Vec<(PortId, Violation)> {
+        std::mem::take(&mut self.0)
+    }
+}
+
+impl World {
+    /// The Q_Key and P_Key violations of a port since a manager cleared the counters. They stop at
+    /// 0xffff. Zeros if there is no such port.
+    pub(crate) fn violations(&self, device: usize, number: u32) -> [u16; 2] {
+        let port = self.devices.get(device).and_then(|device| device.port(number).ok());
+        let cleared = port.map_or([0; 2], |port| port.counted.violations.cleared);
+        let all = self.all_violations(device, number);
+        std::array::from_fn(|kind| u16::try_from(all[kind].saturating_sub(cleared[kind])).unwrap_or(u16::MAX))
+    }
+
+    /// Whether violations of an InfiniBand port are known. Looking for them at every port would be
+    /// much work.
+    pub(crate) fn has_violations(&self, at: PortId) -> bool {
+        let port = self.devices.get(at.device).and_then(|device| device.port(at.port.into()).ok());
+        port.is_some_and(|port| port.counted.violations.has_some)
+    }
+
+    /// An engine has told of a violation, which it has counted.
+    pub(crate) fn note_violation(&mut self, at: PortId, told: Violation) {
+        if let Some(port) = self.counts_of(at) {
+            port.violations.has_some |= told.kind != violation::NO_PATH;
+            self.tables.violations.push(at, told);
+        }
+    }
+
+    /// A management datagram was dropped at a port.
+    pub(crate) fn count_violation(&mut self, at: PortId, kind: u8) {
+        if let Some(port) = self.counts_of(at)
+            && let Some(kept) = port.violations.kept.get_mut(usize::from(kind))
+        {
+            *kept = kept.saturating_add(1);
+            port.violations.has_some = true;
+        }
+    }
+
+    /// A manager has cleared a counter of a port.
+    pub(crate) fn clear_violations(&mut self, at: PortId, kind: u8) {
+        let all = self.all_violations(at.device, at.port.into());
+        let kind = usize::from(kind);
+        if let Some(port) = self.counts_of(at)
+            && let (Some(cleared), Some(all)) = (port.violations.cleared.get_mut(kind), all.get(kind))
+        {
+            *cleared = *all;
+        }
+    }
+
+    fn counts_of(&mut self, at: PortId) -> Option<&mut PortCounts> {
+        let ports = &mut self.devices.get_mut(at.device)?.ports;
+        ports.get_mut(usize::from(at.port).checked_sub(1)?).map(|port| &mut port.counted)
+    }
+
+    /// All violations of a port since the agent began.
+    fn all_violations(&self, device: usize, number: u32) -> [u64; 2] {
+        let port = self.devices.get(device).and_then(|device| device.port(number).ok());
+        let Some(port) = port else { return [0; 2] };
+        let contexts = self.contexts.values().filter(|context| context.device == device);
+        let counted = contexts.filter_map(|context| context.events.as_ref()).map(|file| file.violations(number));
+        counted.fold(port.counted.violations.kept, |sum, more| {
+            std::array::from_fn(|kind| sum[kind].saturating_add(more[kind].into()))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::Ordering;
+
+    use abi::private::violation::{PKEY, QKEY};
+    use abi::queue::{CONTEXT_LEN, context_page};
+
+    use crate::closer::Closer;
+    use crate::config::Config;
+    use crate::context::AsyncFile;
+    use crate::host::System;
+    use crate::ids::Peer;
+
+    #[test]
+    fn the_counts_are_those_of_all_contexts_and_stop_until_they_are_cleared() {
+        let mut world = World::new(&Config::default(), "a test").expect("a world");
+        let at = PortId { device: 0, port: 1 };
+        let pages = [3, 0x1_0000].map(|count| {
+            let peer = Peer { pid: 1, uid: 1, comm: "test".into() };
+            let id = world.open(0, 0, peer).expect("a context");
+            let context = world.context(id).expect("it is open");
+            let page = context.memory.allocate_apart(CONTEXT_LEN).expect("a page").block;
+            page.word(context_page::PKEY_VIOLATIONS).store(count, Ordering::Relaxed);
+            let file = AsyncFile::new(&System::default(), page.clone(), false, Closer::default()).expect("a file");
+            context.events = Some(file);
+            (id, page)
+        });
+        let shown = |world: &World| world.violations(0, 1);
+        assert_eq!(shown(&world), [0, 0xffff]);
+        world.clear_violations(at, PKEY);
+        assert_eq!(shown(&world), [0, 0]);
+        pages[1].1.word(context_page::PKEY_VIOLATIONS).fetch_add(5, Ordering::Relaxed);
+        world.count_violation(at, QKEY);
+        world.count_violation(at, PKEY);
+        assert_eq!(shown(&world), [1, 6]);
+        world.close(pages[1].0);
+        assert_eq!(shown(&world), [1, 6], "what an ended context has counted stays");
+        world.close(pages[0].0);
+        assert_eq!((shown(&world), world.violations(0, 2), world.violations(7, 1)), ([1, 6], [0, 0], [0, 0]));
+        world.clear_violations(PortId { port: 0, ..at }, PKEY);
+        assert_eq!(shown(&world), [1, 6], "there is no port 0");
+    }
+
+    #[test]
+    fn what_engines_tell_is_bounded() {
+        let mut told = ToldViolations::default();
+        for _ in 0..10 * MOST {
+            told.push(PortId { device: 0, port: 1 }, Violation::default());
+        }
+        assert_eq!((told.take().len(), told.take().len()), (MOST, 0));
+    }
+}
