@@ -51,6 +51,16 @@ impl<T> PerDevice<T> {
         self.0.get_mut(&device)
     }
 
+    /// What is known of all devices.
+    pub fn values(&self) -> impl Iterator<Item = &T> {
+        self.0.values()
+    }
+
+    /// What is known of all devices, to change it.
+    pub fn values_mut(&mut self) -> impl Iterator<Item = &mut T> {
+        self.0.values_mut()
+    }
+
     /// Forgets a device, and returns what was known.
     pub fn take(&mut self, device: usize) -> Option<T> {
         self.0.remove(&device)

@@ -207,6 +207,7 @@ impl Mads {
         for at in self.ports.keys().copied().collect::<Vec<_>>() {
             self.send_trap(world, at);
         }
+        self.sample(world);
         self.settle(world);
     }
 
@@ -311,6 +312,7 @@ impl Mads {
         let clients = |port: &PortServices| port.registered.values().filter_map(|it| it.client.deadline()).min();
         let timers = self.ports.iter().flat_map(|(at, port)| [clients(port), traps(at, port)]).flatten();
         let manager = self.managers.iter().filter_map(OwnManager::next);
+        let timers = timers.chain(self.devices.values().filter_map(|device| device.node.samples.deadline()));
         self.next = timers.chain(self.fabric.as_ref().and_then(Fabric::next)).chain(manager).min();
     }
 }

@@ -7,7 +7,7 @@
 //! * [`client`]: what a client has outstanding of both.
 //! * [`dispatch`]: which client serves which class and method.
 //! * [`node`]: the state of a node that management sees. [`sma`] and [`pma`] are its agents,
-//!   [`smi`] is the way of a directed route through it, [`traps`] are its notices to the manager.
+//!   [`samples`] is its sampling of counters, [`smi`] is the way of a directed route through it, [`traps`] are its notices to the manager.
 //! * [`topology`]: files that describe a subnet.
 //!
 //! A peer may send any bytes. They never cause a panic, and each machine has a limit for what it
@@ -20,6 +20,7 @@ pub mod dispatch;
 pub mod node;
 pub mod pma;
 pub mod rmpp;
+pub mod samples;
 pub mod sma;
 pub mod smi;
 pub mod topology;

@@ -2,6 +2,7 @@
 //! and not the rules of changes ([`crate::sma`]). Principal types: [`Node`], [`Port`].
 
 use crate::counters::Counters;
+use crate::samples::Samples;
 use std::collections::BTreeMap;
 use std::time::Duration;
 use wire::notice::{ChangeNotice, Notice, SwitchNotice};
@@ -20,6 +21,8 @@ pub struct Node {
     pub switch: Option<Switch>,
     /// The ports by their numbers. An adapter has no port 0, so its first entry is not used.
     pub ports: Vec<Port>,
+    /// The sampling of counters.
+    pub samples: Samples,
 }
 
 /// What only a switch has.
@@ -76,7 +79,7 @@ impl Node {
             })
             .collect();
         let switch = is_switch.then(|| Switch { info: switch, ..Switch::default() });
-        Node { info, description: NodeDescription::new(description), switch, ports }
+        Node { info, description: NodeDescription::new(description), switch, ports, samples: Samples::default() }
     }
 
     /// The port with this number.
@@ -122,6 +125,14 @@ impl Node {
         let (lid, capability_mask2) = (info.lid, info.capability_mask2);
         let details = ChangeNotice { lid, capability_mask: mask, capability_mask2, ..ChangeNotice::default() };
         Some(Notice::with(Notice::INFO, producer, Notice::LOCAL_CHANGE, lid, details))
+    }
+
+    /// Does what is due of the sampling. The counters are up to date.
+    pub fn sample(&mut self, now: Duration) {
+        let port = usize::from(self.samples.port());
+        if let Some(port) = self.ports.get(port) {
+            self.samples.advance(&port.counters, now);
+        }
     }
 
     fn exists(&self, number: u8) -> bool {

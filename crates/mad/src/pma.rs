@@ -1,8 +1,10 @@
-//! The agent of performance management: reads and sets the counters of a node's ports. Not who
-//! counts. IBA 16.1. The function is [`handle`].
+//! The agent of performance management: reads and sets the counters of a node's ports, and samples
+//! them. Not who counts. IBA 16.1. The function is [`handle`].
 
 use crate::counters::{Counters, DISCARDS, Data, NARROW, RECEIVE_ERRORS, WIDE};
 use crate::node::Node;
+use crate::samples::Picoseconds;
+use std::time::Duration;
 use wire::class_port_info::ClassPortInfo;
 use wire::layout::{Bits, Layout};
 use wire::mad::{
@@ -11,23 +13,25 @@ use wire::mad::{
 };
 use wire::perf::{
     ALL_PORTS, CAP_ALL_PORTS, CAP_EXTENDED, CAP_QP1_DROPPED, CAP_XMIT_WAIT, CAP2_EXTENDED_ERRORS, CLASS_VERSION, DATA,
-    PortCounters, PortCountersExtended, PortReceiveErrorDetails, PortXmitDiscardDetails,
+    PortCounters, PortCountersExtended, PortReceiveErrorDetails, PortSamplesControl, PortSamplesResult,
+    PortXmitDiscardDetails,
 };
 
-/// Answers a request. `None`: the datagram is no request to this agent, so it is dropped.
+/// Answers a request. `None`: the datagram is no request to this agent, so it is dropped. After a
+/// Set, the owner of the node looks for the deadline of [`Node::samples`].
 #[must_use]
-pub fn handle(node: &mut Node, mad: &Mad) -> Option<Mad> {
+pub fn handle(node: &mut Node, mad: &Mad, now: Duration) -> Option<Mad> {
     let header = Header::of(mad);
     if header.class != CLASS_PM || header.method & RESPONSE != 0 {
         return None;
     }
     let mut answer = *mad;
-    let status = serve(node, &header, &mut answer).err().unwrap_or(0);
+    let status = serve(node, &header, &mut answer, now).err().unwrap_or(0);
     Header { method: METHOD_GET | RESPONSE, status, ..header }.emit_to(&mut answer);
     Some(answer)
 }
 
-fn serve(node: &mut Node, header: &Header, mad: &mut Mad) -> Result<(), u16> {
+fn serve(node: &mut Node, header: &Header, mad: &mut Mad, now: Duration) -> Result<(), u16> {
     if header.base_version != BASE_VERSION || header.class_version != CLASS_VERSION {
         return Err(STATUS_VERSION);
     }
@@ -36,6 +40,8 @@ fn serve(node: &mut Node, header: &Header, mad: &mut Mad) -> Result<(), u16> {
     }
     let places = match header.attribute {
         ClassPortInfo::ATTRIBUTE if header.method == METHOD_GET => return class_port_info(mad),
+        PortSamplesControl::ATTRIBUTE => return samples_control(node, header, mad, now),
+        PortSamplesResult::ATTRIBUTE if header.method == METHOD_GET => return samples_result(node, header, mad),
         PortCounters::ATTRIBUTE => NARROW,
         PortCountersExtended::ATTRIBUTE => WIDE,
         PortReceiveErrorDetails::ATTRIBUTE => RECEIVE_ERRORS,
@@ -67,6 +73,28 @@ fn serve(node: &mut Node, header: &Header, mad: &mut Mad) -> Result<(), u16> {
         data[..4].copy_from_slice(&select);
         sum.show(places, data);
     }
+    Ok(())
+}
+
+/// A node has one sampling mechanism: number 0.
+fn samples_control(node: &mut Node, header: &Header, mad: &mut Mad, now: Duration) -> Result<(), u16> {
+    let asked = PortSamplesControl::read(&mad[DATA..]).ok_or(STATUS_INVALID)?;
+    let port = node.port(asked.port).filter(|_| header.modifier == 0).ok_or(STATUS_INVALID)?;
+    let tick = Picoseconds::of_symbol(&port.info.link);
+    if header.method == METHOD_SET && !node.samples.begin(&asked, tick, now) {
+        return Err(STATUS_INVALID);
+    }
+    mad[DATA..].fill(0);
+    node.samples.control().write(&mut mad[DATA..]);
+    Ok(())
+}
+
+fn samples_result(node: &Node, header: &Header, mad: &mut Mad) -> Result<(), u16> {
+    if header.modifier != 0 {
+        return Err(STATUS_INVALID);
+    }
+    mad[DATA..].fill(0);
+    node.samples.result().write(&mut mad[DATA..]);
     Ok(())
 }
 
@@ -103,6 +131,8 @@ mod tests {
     use wire::mad::{MAD_LEN, METHOD_TRAP};
     use wire::smp::{NodeInfo, NodeType, PortInfo, SwitchInfo};
 
+    const NOW: Duration = Duration::ZERO;
+
     fn node() -> Node {
         let info = NodeInfo { ports: 2, ..NodeInfo::default() };
         let mut node = Node::new(NodeType::Ca, info, "", &PortInfo::default(), SwitchInfo::default());
@@ -131,11 +161,11 @@ mod tests {
     #[test]
     fn counters_stop_at_the_ends_of_their_fields() {
         let mut node = node();
-        let one = narrow(&handle(&mut node, &request(METHOD_GET, PortCounters::ATTRIBUTE, 1)).unwrap());
+        let one = narrow(&handle(&mut node, &request(METHOD_GET, PortCounters::ATTRIBUTE, 1), NOW).unwrap());
         assert_eq!((one.port, one.symbol_errors, one.xmit_data), (1, 40_000, u32::MAX));
-        let all = handle(&mut node, &request(METHOD_GET, PortCounters::ATTRIBUTE, ALL_PORTS)).unwrap();
+        let all = handle(&mut node, &request(METHOD_GET, PortCounters::ATTRIBUTE, ALL_PORTS), NOW).unwrap();
         assert_eq!((narrow(&all).port, narrow(&all).symbol_errors), (ALL_PORTS, u16::MAX));
-        let wide = handle(&mut node, &request(METHOD_GET, PortCountersExtended::ATTRIBUTE, 2)).unwrap();
+        let wide = handle(&mut node, &request(METHOD_GET, PortCountersExtended::ATTRIBUTE, 2), NOW).unwrap();
         let wide = PortCountersExtended::read(&wide[DATA..]).unwrap();
         assert_eq!((wide.xmit_data, wide.multicast_receive_packets, wide.symbol_errors), (5 << 32 | 2, 3, 40_000));
     }
@@ -145,17 +175,17 @@ mod tests {
         let mut node = node();
         let mut set = request(METHOD_SET, PortCounters::ATTRIBUTE, 1);
         PortCounters { port: 1, select: 1, xmit_data: 9, ..PortCounters::default() }.write(&mut set[DATA..]);
-        assert_eq!(Header::of(&handle(&mut node, &set).unwrap()).status, 0);
+        assert_eq!(Header::of(&handle(&mut node, &set, NOW).unwrap()).status, 0);
         let counters = &node.port(1).unwrap().counters;
         assert_eq!((counters.value(Counter::SymbolErrors), counters.value(Counter::XmitData)), (0, 5 << 32 | 1));
         PortCounters { port: 1, select: 1 << 12, xmit_data: 9, ..PortCounters::default() }.write(&mut set[DATA..]);
-        assert!(handle(&mut node, &set).is_some());
+        assert!(handle(&mut node, &set, NOW).is_some());
         assert_eq!(node.port(1).unwrap().counters.value(Counter::XmitData), 9);
         assert_eq!(node.port(2).unwrap().counters.value(Counter::SymbolErrors), 40_000);
         let mut set = request(METHOD_SET, PortCountersExtended::ATTRIBUTE, 2);
         PortCountersExtended { port: 2, select2: 1, symbol_errors: 8, ..PortCountersExtended::default() }
             .write(&mut set[DATA..]);
-        assert!(handle(&mut node, &set).is_some());
+        assert!(handle(&mut node, &set, NOW).is_some());
         let counters = &node.port(2).unwrap().counters;
         assert_eq!((counters.value(Counter::SymbolErrors), counters.value(Counter::XmitData)), (8, 5 << 32 | 2));
     }
@@ -163,7 +193,7 @@ mod tests {
     #[test]
     fn what_does_not_exist_has_a_status() {
         let status = |method, attribute, port| {
-            Header::of(&handle(&mut node(), &request(method, attribute, port)).unwrap()).status
+            Header::of(&handle(&mut node(), &request(method, attribute, port), NOW).unwrap()).status
         };
         assert_eq!(status(METHOD_GET, PortCounters::ATTRIBUTE, 3), STATUS_INVALID);
         assert_eq!(status(METHOD_GET, PortCounters::ATTRIBUTE, 0), STATUS_INVALID, "an adapter has no port 0");
@@ -172,10 +202,43 @@ mod tests {
         assert_eq!(status(METHOD_TRAP, PortCounters::ATTRIBUTE, 1), STATUS_METHOD);
         let mut newer = request(METHOD_GET, PortCounters::ATTRIBUTE, 1);
         newer[2] = 2;
-        assert_eq!(Header::of(&handle(&mut node(), &newer).unwrap()).status, STATUS_VERSION);
-        assert_eq!(handle(&mut node(), &request(METHOD_GET | RESPONSE, PortCounters::ATTRIBUTE, 1)), None);
-        let info = handle(&mut node(), &request(METHOD_GET, ClassPortInfo::ATTRIBUTE, 0)).unwrap();
+        assert_eq!(Header::of(&handle(&mut node(), &newer, NOW).unwrap()).status, STATUS_VERSION);
+        assert_eq!(handle(&mut node(), &request(METHOD_GET | RESPONSE, PortCounters::ATTRIBUTE, 1), NOW), None);
+        let info = handle(&mut node(), &request(METHOD_GET, ClassPortInfo::ATTRIBUTE, 0), NOW).unwrap();
         assert_eq!(ClassPortInfo::read(&info[DATA..]).unwrap().capability_mask, 0x9300);
+    }
+
+    #[test]
+    fn counters_are_sampled_at_a_port_of_the_node() {
+        let mut node = node();
+        let mut set = request(METHOD_SET, PortSamplesControl::ATTRIBUTE, 2);
+        let asked = |port, number| {
+            let counter_select = std::array::from_fn(|nth| if nth == 0 { number } else { 0 });
+            PortSamplesControl { port, tag: 9, interval: 250, counter_select, ..PortSamplesControl::default() }
+        };
+        let mut set = |node: &mut Node, asked: PortSamplesControl| {
+            asked.write(&mut set[DATA..]);
+            Header::of(&handle(node, &set, NOW).unwrap()).status
+        };
+        assert_eq!(set(&mut node, asked(3, 3)), STATUS_INVALID);
+        assert_eq!(set(&mut node, asked(0, 3)), STATUS_INVALID, "an adapter has no port 0");
+        assert_eq!(set(&mut node, asked(2, 6)), STATUS_INVALID, "there are no optional quantities");
+        assert_eq!((set(&mut node, asked(2, 3)), node.samples.deadline()), (0, Some(NOW)));
+        node.sample(NOW);
+        node.port_mut(1).unwrap().counters.add(Counter::XmitPackets, 100);
+        node.port_mut(2).unwrap().counters.add(Counter::XmitPackets, 7);
+        let result = |node: &mut Node| {
+            let answer = handle(node, &request(METHOD_GET, PortSamplesResult::ATTRIBUTE, 0), NOW).unwrap();
+            PortSamplesResult::read(&answer[DATA..]).unwrap()
+        };
+        assert_eq!((result(&mut node).status, result(&mut node).counters[0]), (2, 0));
+        node.sample(Duration::from_micros(1));
+        assert_eq!((result(&mut node).tag, result(&mut node).status, result(&mut node).counters[0]), (9, 0, 7));
+        let answer = handle(&mut node, &request(METHOD_GET, PortSamplesControl::ATTRIBUTE, 1), NOW).unwrap();
+        let control = PortSamplesControl::read(&answer[DATA..]).unwrap();
+        assert_eq!((control.port, control.interval, control.counter_width, control.last_masks[4]), (2, 250, 4, 1));
+        let set = request(METHOD_SET, PortSamplesResult::ATTRIBUTE, 1);
+        assert_eq!(Header::of(&handle(&mut node, &set, NOW).unwrap()).status, STATUS_METHOD_ATTRIBUTE);
     }
 
     #[test]

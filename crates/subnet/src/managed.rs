@@ -138,8 +138,9 @@ pub enum Output {
         /// The datagram.
         bytes: Vec<u8>,
     },
-    /// The peers of links to other agents want to know what programs have sent past the tunnels.
-    /// The owner counts it ([`Managed::pass`]). It concerns no end port.
+    /// Peers of links to other agents want to know what programs have sent past the tunnels, or a
+    /// node samples its counters. The owner counts it ([`Managed::pass`], [`Managed::add`]) before
+    /// the next call of [`Managed::advance`]. It concerns no end port.
     Count,
     /// Packets of programs that have come in past the tunnel of a link.
     Passed {

@@ -142,6 +142,12 @@ impl Speed {
 }
 
 impl Rate {
+    /// The time of a symbol: a byte on one lane. IBA 16.1.3.2 counts ticks in it.
+    #[must_use]
+    pub const fn symbol(self) -> Time {
+        8_000_000 / self.speed.data_rate()
+    }
+
     /// Mb/s of data.
     #[must_use]
     pub const fn megabits(self) -> u64 {

@@ -5,10 +5,13 @@
 //! port; port 255 is all ports.
 
 mod details;
+mod samples;
 
 pub use details::{
     PortFlowControlCounters, PortOpReceiveCounters, PortReceiveErrorDetails, PortSlCounters, PortXmitDiscardDetails,
 };
+
+pub use samples::{PortSamplesControl, PortSamplesResult, SAMPLED};
 
 use crate::layout::layout;
 

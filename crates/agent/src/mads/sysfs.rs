@@ -1,9 +1,10 @@
-//! The counters of a port as sysfs shows them: those of performance management, as they are now.
-//! Adds to [`Mads`].
+//! The counters of a port as sysfs shows them: those of performance management, as they are now. And
+//! the samples of them. Adds to [`Mads`].
 
 use std::time::Duration;
 
 use super::Mads;
+use super::managed::ManagedDevice;
 use super::way::PortId;
 use crate::mirror::counters::{AGE, COUNTERS, PortCounters};
 use crate::world::World;
@@ -28,6 +29,16 @@ impl Mads {
         }
         let port = self.devices.get(at.device)?.node.port(at.port)?;
         Some(PortCounters { standard: COUNTERS.map(|(_, counter)| port.counters.value(counter)), hardware })
+    }
+
+    /// Without a topology: the nodes of devices sample their counters, if that is due.
+    pub(super) fn sample(&mut self, world: &mut World) {
+        let now = self.now();
+        let is_due = |device: &ManagedDevice| device.node.samples.deadline().is_some_and(|deadline| deadline <= now);
+        if self.devices.values().any(is_due) {
+            self.count_traffic(world);
+            self.devices.values_mut().for_each(|device| device.node.sample(now));
+        }
     }
 
     /// To count, and to show what was counted, has taken a time. It is done again after three times

@@ -228,7 +228,8 @@ impl Mads {
         }
         if qpn == 1 && header.class == CLASS_PM && !response {
             self.count_traffic(world);
-            let answer = self.devices.get_mut(at.device).and_then(|device| pma::handle(&mut device.node, mad));
+            let now = self.now();
+            let answer = self.devices.get_mut(at.device).and_then(|device| pma::handle(&mut device.node, mad, now));
             return self.answer(at, qpn, from, answer, owner);
         }
         if !self.hand_over(at, qpn, from, mad) && !response {

@@ -136,11 +136,15 @@ impl Managed {
         }
         let header = Header::of(&datagram.mad);
         if header.class == CLASS_PM && header.method & RESPONSE == 0 {
-            self.count(end.node, datagram.mad[wire::perf::DATA + 1]);
+            let port = End { port: datagram.mad[wire::perf::DATA + 1], ..end };
+            self.count(port.node, port.port);
+            self.refresh(port);
+            let now = self.clock();
             let node = self.nodes.get_mut(at.node.0 as usize);
-            if let Some(mad) = node.and_then(|node| pma::handle(node, &datagram.mad)) {
+            if let Some(mad) = node.and_then(|node| pma::handle(node, &datagram.mad, now)) {
                 self.answer_gmp(end, &datagram, mad);
             }
+            self.await_sample(end.node);
         } else if self.attached.contains(&end) {
             self.deliver(at, datagram);
         } else {

@@ -9,9 +9,6 @@ use crate::rate::Time;
 use mad::counters::Counter;
 use wire::perf::ALL_PORTS;
 
-/// Bytes that go out in a tick of XmitWait.
-const TICK_BYTES: usize = 4;
-
 impl Managed {
     /// Brings the counters of a port, or of all ports of a node, up to date.
     pub(super) fn count(&mut self, node: NodeId, port: u8) {
@@ -23,7 +20,7 @@ impl Managed {
     fn count_port(&mut self, end: End) {
         self.fabric.count_wait(end);
         let Some(port) = self.fabric.port(end) else { return };
-        let (now, tick) = (port.counters(), port.rate().time_of(TICK_BYTES));
+        let (now, tick) = (port.counters(), port.rate().symbol());
         let before = self.counted.get(&end);
         let more: Vec<(Counter, u64)> = match before {
             Some(before) => {

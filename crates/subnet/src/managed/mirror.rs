@@ -49,10 +49,14 @@ impl Managed {
             return;
         }
         for number in [at.port, smp.modifier as u8] {
-            let end = End { port: number, ..at };
-            if let (Some(info), Some(port)) = (self.port_info(end), self.port_mut(end)) {
-                port.info = info;
-            }
+            self.refresh(End { port: number, ..at });
+        }
+    }
+
+    /// Brings PortInfo of a port up to date for the agents of its node.
+    pub(super) fn refresh(&mut self, end: End) {
+        if let (Some(info), Some(port)) = (self.port_info(end), self.port_mut(end)) {
+            port.info = info;
         }
     }
 

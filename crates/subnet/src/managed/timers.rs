@@ -1,9 +1,9 @@
-//! What happens at a time and not by a packet: traps that are sent, and links that go down after
-//! the answer to the Set. Not the causes of traps ([`super::mirror`], [`super::agents`]).
+//! What happens at a time and not by a packet: traps that are sent, links that go down after the
+//! answer to the Set, and samples of counters. Not the causes of traps ([`super::mirror`], [`super::agents`]).
 //! Principal type: [`Timer`].
 
-use super::{Datagram, Managed};
-use crate::fabric::End;
+use super::{Datagram, Managed, Output};
+use crate::fabric::{End, NodeId};
 use crate::rate::{MICROSECOND, Time};
 use crate::state::{Event, Physical};
 use mad::traps::Traps;
@@ -26,6 +26,10 @@ pub(super) enum Timer {
     Tunnel(usize),
     /// Changed paths are sent to the peers of tunnels.
     Reach,
+    /// The owner counts what it carries by itself, before a node samples its counters.
+    Count(NodeId),
+    /// A node samples its counters.
+    Sample(NodeId),
 }
 
 /// A time of the agents as one of the model.
@@ -44,6 +48,11 @@ impl Managed {
                 Timer::Disable(end) => self.fabric.set_enabled(end, false),
                 Timer::Tunnel(index) => self.tunnel_time(index),
                 Timer::Reach => self.tell_reach(),
+                Timer::Count(node) => {
+                    self.outputs.push(Output::Count);
+                    self.timers.insert((self.fabric.now() + 1, Timer::Sample(node)));
+                }
+                Timer::Sample(node) => self.sample(node),
             }
         }
     }
@@ -76,6 +85,24 @@ impl Managed {
         traps.push(notice);
         if let Some(deadline) = traps.deadline() {
             self.timers.insert((time(deadline).max(self.fabric.now()), Timer::Trap(end)));
+        }
+    }
+
+    /// A node samples the counters of a port.
+    fn sample(&mut self, id: NodeId) {
+        let Some(port) = self.node(id).map(|node| node.samples.port()) else { return };
+        self.count(id, port);
+        let now = self.clock();
+        if let Some(node) = self.nodes.get_mut(id.0 as usize) {
+            node.sample(now);
+        }
+        self.await_sample(id);
+    }
+
+    /// Waits for the time at which a node samples its counters next.
+    pub(super) fn await_sample(&mut self, id: NodeId) {
+        if let Some(deadline) = self.node(id).and_then(|node| node.samples.deadline()) {
+            self.timers.insert((time(deadline).max(self.fabric.now()), Timer::Count(id)));
         }
     }
 
