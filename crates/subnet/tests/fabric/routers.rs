@@ -1,6 +1,6 @@
 //! A router between two subnets.
 
-use crate::net::{Net, end, global};
+use crate::net::{Net, end, global, packet};
 use softhca_subnet::fabric::{Hop, Probe};
 use softhca_subnet::router::{Group, Route};
 use softhca_subnet::switch::Ports;
@@ -44,6 +44,36 @@ fn message(net: &Net, from: usize, hop_limit: u8) -> softhca_subnet::Frame {
         ..Grh::default()
     };
     global(lrh::Header { dlid: 100, slid: from as u16 + 1, ..lrh::Header::default() }, grh)
+}
+
+#[test]
+fn l03_a_router_joins_subnets_and_a_switch_alone_does_not() {
+    let (mut net, router) = two_subnets();
+    // By LID alone, no packet leaves its subnet: neither to the other port's LID nor to the router.
+    net.fabric.inject(net.hca(0), packet(1, 2, 0, 64)).unwrap();
+    net.fabric.inject(net.hca(0), packet(1, 100, 0, 64)).unwrap();
+    assert_eq!(net.run().iter().filter(|delivery| delivery.end == net.hca(1)).count(), 0);
+    let passed = |net: &Net| net.fabric.port(end(router, 2)).unwrap().counters().sent.packets;
+    assert_eq!(passed(&net), 0);
+    // With a GRH, the router takes the packet to the subnet of the destination.
+    net.fabric.inject(net.hca(0), message(&net, 0, 2)).unwrap();
+    let delivered = net.run();
+    assert_eq!((delivered.len(), delivered[0].end, passed(&net)), (1, net.hca(1), 1));
+}
+
+#[test]
+fn l04_lids_are_those_of_a_subnet_to_which_a_router_belongs_by_its_ports() {
+    let (mut net, router) = two_subnets();
+    // Both adapters have one LID, each in its subnet, and so have both ports of the router.
+    net.fabric.settings_mut(net.hca(1)).unwrap().identity.lid = 1;
+    net.fabric.switch_mut(net.switches[1]).unwrap().set_route(1, 1);
+    for side in [0, 1] {
+        let path = |lid| net.fabric.resolve(net.hca(side), lid, 0).map(|path| path.end);
+        assert_eq!(path(100).unwrap(), end(router, side as u8 + 1));
+        let switch = net.switches[side];
+        let by_switch = net.fabric.resolve(end(router, side as u8 + 1), 1, 0).unwrap();
+        assert_eq!((by_switch.end, by_switch.hops.len(), by_switch.hops[0].node), (net.hca(side), 1, switch));
+    }
 }
 
 #[test]
