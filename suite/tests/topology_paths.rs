@@ -54,10 +54,13 @@ fn talk(room: &Room, (server, client): (&str, &str), words: &[&str]) {
     server.wait(HANG).expect("it ends").expect_success();
 }
 
+/// More adapters than fit into one byte of a number.
 #[test]
 fn programs_run_on_every_adapter_of_a_large_topology() {
-    let room = room(User::Nobody, &pair_of_switches(24));
-    for pair in [("H48", "H1"), ("H17", "H33")] {
+    let room = room(User::Nobody, &pair_of_switches(150));
+    let listed = room.finish(room.on("H300", &["ibv_devinfo"])).expect("it ends").expect_success().everything();
+    assert!(listed.contains("H300") && !listed.contains("H44"), "{listed}");
+    for pair in [("H300", "H1"), ("H44", "H257")] {
         talk(&room, pair, &["ibv_rc_pingpong", "-n", "100"]);
         talk(&room, pair, &["ibv_ud_pingpong", "-n", "100", "-s", "1024"]);
     }

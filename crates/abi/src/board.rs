@@ -9,14 +9,14 @@
 /// "SHCB" in memory order.
 pub const BOARD_MAGIC: u32 = 0x4243_4853;
 /// Version of the layout of the board and of lanes.
-pub const BOARD_VERSION: u32 = 6;
+pub const BOARD_VERSION: u32 = 7;
 
 constants! {
     /// The board's first words, byte offsets.
     pub mod word: usize {
         /// 0x42434853, the bytes "SHCB".
         MAGIC = 0,
-        /// Version of the layout: 5.
+        /// Version of the layout: 7.
         VERSION = 4,
         /// Increased when a GID table changes; odd while a table is being written.
         GID_EPOCH = 8,
@@ -111,7 +111,7 @@ pub const BLOCK_LEN: u32 = 256;
 /// Where the devices begin.
 pub const DEVICES: usize = OWNERS + 4 * BLOCKS as usize;
 /// Most devices.
-pub const DEVICE_MAX: u32 = 256;
+pub const DEVICE_MAX: u32 = 1024;
 /// Bytes per device.
 pub const DEVICE_LEN: usize = 8192;
 /// Most ports per device.
@@ -136,8 +136,8 @@ pub const PATH_LEN: usize = 32;
 /// Length of the board in bytes.
 pub const BOARD_LEN: usize = REMOTE_PATHS + (DEVICE_MAX * PORT_MAX * REMOTE_MAX) as usize * PATH_LEN;
 
-const _: () = assert!(REMOTES == 2_363_392 && REMOTE_PATHS == 2_371_584);
-const _: () = assert!(BOARD_LEN == 6_565_888 && BOARD_LEN.is_multiple_of(4096));
+const _: () = assert!(REMOTES == 8_654_848 && REMOTE_PATHS == 8_663_040);
+const _: () = assert!(BOARD_LEN == 25_440_256 && BOARD_LEN.is_multiple_of(4096));
 const _: () = assert!(path_word::PKEYS + 4 * PKEY_MAX as usize / 32 <= PATH_LEN);
 const _: () = assert!(PORT_MAX as usize * PORT_LEN == DEVICE_LEN);
 
@@ -225,9 +225,9 @@ mod tests {
         assert_eq!(owner(0), 4096);
         assert_eq!(owner(0x00ff_ffff), DEVICES - 4);
         assert_eq!(port(0, 1), Some(266_240));
-        assert_eq!(port(255, 2).map(|base| base + PORT_LEN), Some(REMOTES));
+        assert_eq!(port(1023, 2).map(|base| base + PORT_LEN), Some(REMOTES));
         assert_eq!(port(0, 0), None);
-        assert_eq!(port(256, 1), None);
+        assert_eq!(port(1024, 1), None);
         assert_eq!(gid(0, 1, 63).map(|at| at + 16), Some(266_240 + 1088));
         assert_eq!(pkey(0, 1, 0).map(|at| at - 16), gid(0, 1, 63));
         assert_eq!(pkey(0, 1, 127).map(|at| at + 4), Some(266_240 + 1600));
@@ -237,7 +237,7 @@ mod tests {
         assert_eq!(gid_wire(0, 1, 63).map(|at| at + 4), Some(266_240 + 2816));
         assert_eq!(gid(0, 1, 64), None);
         assert_eq!(remote(255).map(|at| at + REMOTE_LEN), remote_path((0, 1), 0));
-        assert_eq!(remote_path((255, 2), 255).map(|at| at + PATH_LEN), Some(BOARD_LEN));
-        assert_eq!(remote(256).or(remote_path((0, 1), 256)).or(remote_path((256, 1), 0)), None);
+        assert_eq!(remote_path((1023, 2), 255).map(|at| at + PATH_LEN), Some(BOARD_LEN));
+        assert_eq!(remote(256).or(remote_path((0, 1), 256)).or(remote_path((1024, 1), 0)), None);
     }
 }

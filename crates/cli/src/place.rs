@@ -11,6 +11,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use agent::config::MAX_DEVICES;
+
 /// The file name under which programs ask for the verbs library.
 pub(crate) const LIBRARY: &str = "libibverbs.so.1";
 
@@ -75,10 +77,23 @@ fn node_dir(run_dir: &Path, node: &str) -> Result<PathBuf, String> {
             "--node {node}: no agent with a topology runs in {}; start it with `softhca agent --topology FILE`",
             run_dir.display()
         ),
-        known => {
-            format!("--node {node}: the agent's topology has no such node for programs; it has {}", known.join(", "))
-        }
+        known => no_node(node, known),
     })
+}
+
+/// Names a few nodes of an agent that has another one than these.
+fn no_node(node: &str, known: &[String]) -> String {
+    const SHOWN: usize = 16;
+    let mut names = known.get(..SHOWN).unwrap_or(known).join(", ");
+    if known.len() > SHOWN {
+        names += &format!(" … ({} in all; `softhca subnet` lists them)", known.len());
+    }
+    let limit = if known.len() < MAX_DEVICES {
+        String::new()
+    } else {
+        format!("; only the first {MAX_DEVICES} adapters of a topology run programs: move this one up in the file")
+    };
+    format!("--node {node}: the agent's topology has no such node for programs; it has {names}{limit}")
 }
 
 /// The agent's log.
@@ -128,4 +143,20 @@ pub(crate) fn library_folder() -> Result<PathBuf, String> {
         }
     }
     Err(format!("{LIBRARY} is not in {}", candidates[0].display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_that_has_no_programs_is_refused_with_what_there_is() {
+        let names = |count: usize| (1..=count).map(|number| format!("H{number}")).collect::<Vec<_>>();
+        let told = no_node("H3", &names(2));
+        assert!(told.ends_with("it has H1, H2"), "{told}");
+        let told = no_node("X", &names(480));
+        assert!(told.contains("H16 … (480 in all") && !told.contains("H17") && !told.contains("move"), "{told}");
+        let told = no_node("H1025", &names(MAX_DEVICES));
+        assert!(told.contains("only the first 1024 adapters") && told.contains("move this one up"), "{told}");
+    }
 }

@@ -6,7 +6,7 @@
 //! payload:
 //!
 //! ```text
-//!  0  device u8 · port u8 · SLID u16 · DLID u16 · SL u8 · flags u8
+//!  0  device 12 bits · port 4 bits · SLID u16 · DLID u16 · SL u8 · flags u8
 //!  8  source QPN u32 · payload length u16 · MTU code u8 · reserved u8
 //! 16  [bulk: offset u32] [GRH: 40 bytes] transport headers, then the payload if it
 //!     is not in the bulk area
@@ -38,11 +38,16 @@ pub(crate) mod flag {
     pub(crate) const SRQ_REPLY: u8 = 16;
 }
 
+/// Where the port is in the first two bytes of a record, behind the device.
+const PORT_SHIFT: u32 = 12;
+const DEVICE: u16 = (1 << PORT_SHIFT) - 1;
+const _: () = assert!(abi::board::DEVICE_MAX <= DEVICE as u32 + 1 && abi::board::PORT_MAX < 16);
+
 /// The path of a packet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Path {
     /// The destination's device and port.
-    pub(crate) device: u8,
+    pub(crate) device: u16,
     pub(crate) port: u8,
     pub(crate) slid: u16,
     pub(crate) dlid: u16,
@@ -58,7 +63,9 @@ pub(crate) struct RecordHead<'a>(pub(crate) &'a [u8; 16]);
 impl RecordHead<'_> {
     #[inline]
     pub(crate) fn path(self) -> Path {
-        let [device, port, a, b, c, d, sl, _, _, _, _, _, _, _, mtu, _] = *self.0;
+        let [place, of_port, a, b, c, d, sl, _, _, _, _, _, _, _, mtu, _] = *self.0;
+        let place = u16::from_le_bytes([place, of_port]);
+        let (device, port) = (place & DEVICE, (place >> PORT_SHIFT) as u8);
         Path { device, port, slid: u16::from_le_bytes([a, b]), dlid: u16::from_le_bytes([c, d]), sl, mtu }
     }
 
@@ -166,7 +173,7 @@ impl Envelope<'_> {
 #[inline]
 pub(crate) fn write_head(record: &mut [u8], path: Path, flags: u8, src_qp: Qpn, len: u16) {
     let [slid, dlid] = [path.slid, path.dlid].map(u64::from);
-    let first = u64::from(path.device) | u64::from(path.port) << 8 | slid << 16 | dlid << 32;
+    let first = u64::from(path.device) | u64::from(path.port) << PORT_SHIFT | slid << 16 | dlid << 32;
     let first = first | u64::from(path.sl) << 48 | u64::from(flags) << 56;
     let second = u64::from(src_qp.value()) | u64::from(len) << 32 | u64::from(path.mtu) << 48;
     record[..8].copy_from_slice(&first.to_le_bytes());

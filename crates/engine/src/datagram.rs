@@ -390,7 +390,7 @@ impl Qp {
             Some((lid @ 1.., sl)) => (lid, sl),
             _ => (board.lid(from) | u16::from(entry.src_path_bits & board.path_bits(from)), entry.sl),
         };
-        let path = Path { device: place.device as u8, port: place.port as u8, slid, dlid: entry.dlid, sl, mtu: 0 };
+        let path = Path { device: place.device as u16, port: place.port as u8, slid, dlid: entry.dlid, sl, mtu: 0 };
         let sent = self.put_datagram(inner, lane, run, entry, path, grh)?;
         if sent {
             lane.notify();

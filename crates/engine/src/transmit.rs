@@ -147,7 +147,7 @@ impl Qp {
             return true;
         }
         let path = Path {
-            device: link.place.device as u8,
+            device: link.place.device as u16,
             port: link.place.port as u8,
             mtu: link.lane_mtu,
             ..Path::default()
@@ -231,7 +231,7 @@ impl Qp {
                     sender.ends = Some(self.ends(inner));
                 }
                 let (place, mtu) = (inner.link.place, inner.link.lane_mtu);
-                let path = Path { device: place.device as u8, port: place.port as u8, mtu, ..Path::default() };
+                let path = Path { device: place.device as u16, port: place.port as u8, mtu, ..Path::default() };
                 Exit::Lane(lane, sender, path, far)
             }
             Route::Wire(flow) => {

@@ -27,7 +27,7 @@ fn packet(payload: Payload, grh: Option<[u8; 40]>) -> Packet {
         ack_req: true,
         ..Headers::default()
     };
-    let path = Path { device: 1, port: 1, slid: 2, dlid: 3, sl: 4, mtu: 5 };
+    let path = Path { device: 300, port: 1, slid: 2, dlid: 3, sl: 4, mtu: 5 };
     Packet { path, src_qp: Qpn::new(0xabcde), headers, grh, len: 5, payload }
 }
 
@@ -70,7 +70,7 @@ fn malformed_records_are_not_decoded() {
 
 use crate::cell::{Cell, Envelope, Path, RunHeaders, decode};
 
-const PATH: Path = Path { device: 1, port: 2, slid: 0x304, dlid: 0x506, sl: 7, mtu: 3 };
+const PATH: Path = Path { device: 1023, port: 2, slid: 0x304, dlid: 0x506, sl: 7, mtu: 3 };
 
 fn headers(operation: Operation) -> Headers {
     Headers {

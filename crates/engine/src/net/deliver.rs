@@ -145,9 +145,9 @@ impl<'a> Packets<'a> {
         });
         let path = match true_lids {
             Some((lids::Header { slid, dlid, sl, .. }, at)) => {
-                Path { device: device as u8, port: at.port as u8, slid, dlid, sl, ..Path::default() }
+                Path { device: device as u16, port: at.port as u8, slid, dlid, sl, ..Path::default() }
             }
-            None => Path { device: device as u8, port: 1, slid: lid.unwrap_or(slid), ..Path::default() },
+            None => Path { device: device as u16, port: 1, slid: lid.unwrap_or(slid), ..Path::default() },
         };
         let packet =
             Packet { path, src_qp: headers.deth.src_qp, headers, grh, len: len as u16, payload: Payload::Inline(head) };
