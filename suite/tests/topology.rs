@@ -261,6 +261,49 @@ fn opensm_takes_over_and_gives_back() {
     wait::until(HANG, "the agent's manager to take over", again).expect("it does");
 }
 
+/// Settings of the agent's own manager, in a file and as options. An option comes before the file.
+#[test]
+fn the_agents_manager_does_as_its_settings_say() {
+    let empty = Room::of(User::Nobody).expect("a room");
+    let config = empty.folder().join("agent.toml");
+    std::fs::write(empty.folder().join("partitions.conf"), "Default=0x7fff : ALL=full ;\nstorage=0x10 : ALL=full ;\n")
+        .expect("written");
+    let text = "[subnet_manager]\nlmc = 1\npriority = 3\npartitions = \"partitions.conf\"\n";
+    std::fs::write(&config, text).expect("written");
+    let config = config.display().to_string();
+    let room = empty.with_topology(ROW, &["--config", &config, "--lmc", "2"]).expect("an agent");
+    room.wait_until_active().expect("they are");
+    let said = |words: &[&str]| said(&room, "H2", words);
+    let info = said(&["smpquery", "portinfo", "-D", "0"]);
+    assert!(info.contains("Lmc:.............................2"), "{info}");
+    let keys = said(&["smpquery", "pkeys", "-D", "0"]);
+    assert!(keys.contains("0xffff") && keys.contains("0x8010"), "{keys}");
+    let manager = said(&["sminfo"]);
+    assert!(manager.contains("priority 3") && manager.contains("SMINFO_MASTER"), "{manager}");
+}
+
+#[test]
+fn bad_settings_of_the_agents_manager_are_refused_by_key() {
+    let room = Room::of(User::Nobody).expect("a room");
+    let file = |name: &str, text: &str| {
+        let path = room.folder().join(name);
+        std::fs::write(&path, text).expect("written");
+        path.display().to_string()
+    };
+    let topology = file("subnet.topo", ROW);
+    let devices = file("devices.toml", "[[devices]]\nname = 'mlx5_0'\n");
+    let missing = file("missing.toml", "[subnet_manager]\nqos = 'nowhere.conf'\n");
+    for (options, words) in [
+        (&["--topology", &topology, "--lmc", "8"][..], "`lmc` is 8; 0 to 7 are possible"),
+        (&["--topology", &topology, "--config", &devices], "leave `devices` out"),
+        (&["--topology", &topology, "--config", &missing], "`qos`: cannot read"),
+        (&["--priority", "3"], "--topology FILE"),
+    ] {
+        let outcome = room.finish(room.softhca(&[&["agent"], options].concat())).expect("it ends");
+        assert!(!outcome.succeeded() && outcome.errors.contains(words), "{}", outcome.told());
+    }
+}
+
 #[test]
 fn a_picture_shows_nodes_and_links() {
     let room = managed_room(User::Nobody);

@@ -58,7 +58,9 @@ pub struct Config {
     pub topology: Option<Topology>,
     /// The agent manages that fabric itself.
     #[serde(skip)]
-    pub subnet_manager: bool,
+    pub has_subnet_manager: bool,
+    /// The settings of the agent's own subnet manager, for a topology.
+    pub subnet_manager: sm::Settings,
     /// Where links of the topology to other agents arrive. Absent: at the first of `addresses`, or
     /// at every address, on the usual UDP port.
     #[serde(skip)]
@@ -276,7 +278,8 @@ impl Default for Config {
             mad_users: Vec::new(),
             shared_memory: false,
             topology: None,
-            subnet_manager: true,
+            has_subnet_manager: true,
+            subnet_manager: sm::Settings::default(),
             tunnel: None,
             addresses: Vec::new(),
             wire: WireMode::default(),
@@ -328,9 +331,19 @@ impl Default for PortConfig {
 impl Config {
     /// Reads and checks the file at `path`.
     pub fn load(path: &Path) -> Result<Self, ConfigError> {
-        let text = std::fs::read_to_string(path)
-            .map_err(|source| ConfigError::Read { path: path.display().to_string(), source })?;
-        Self::parse(&text)
+        let config = Self::of_file(path, &read(path)?)?;
+        config.check()?;
+        Ok(config)
+    }
+
+    /// What the text of the file at `path` says. The files that it names are relative to its
+    /// folder.
+    pub(crate) fn of_file(path: &Path, text: &str) -> Result<Self, ConfigError> {
+        let mut config: Self = toml::from_str(text)?;
+        if let Some(folder) = path.parent() {
+            config.subnet_manager = config.subnet_manager.in_folder(folder);
+        }
+        Ok(config)
     }
 
     /// Checks the text of a configuration file.
@@ -383,7 +396,13 @@ impl Config {
                 return refuse(format!("device {}: its `node_guid` belongs to another device already", device.name));
             }
         }
-        self.check_lids()
+        self.check_lids()?;
+        if self.topology.is_none() && self.subnet_manager != sm::Settings::default() {
+            let text = "only the subnet of a topology has a manager of the agent; add `--topology FILE`, \
+                or leave the settings out";
+            return refuse(format!("`subnet_manager`: {text}"));
+        }
+        self.subnet_manager.check().or_else(|error| refuse(format!("`subnet_manager`: {error}")))
     }
 
     /// Checks that no two ports have a LID in common.
@@ -462,6 +481,11 @@ pub(crate) fn parse_devices(text: &str) -> Result<Vec<DeviceConfig>, ConfigError
     Ok(config.devices)
 }
 
+/// The text of a file of the configuration.
+pub(crate) fn read(path: &Path) -> Result<String, ConfigError> {
+    std::fs::read_to_string(path).map_err(|source| ConfigError::Read { path: path.display().to_string(), source })
+}
+
 /// The ABI's code of an MTU in bytes: 1 is 256, 5 is 4096.
 pub fn mtu_code(bytes: u32) -> Option<u8> {
     match bytes {
@@ -516,10 +540,10 @@ mod tests {
     fn the_example_file_is_the_default() {
         let example = Config::parse(include_str!("../config.example.toml")).expect("the example is accepted");
         assert_eq!(format!("{:?}", example.devices[0].limits), format!("{:?}", Limits::default()));
-        assert_eq!(example.devices[0].name, "softhca0");
-        assert_eq!(example.devices[0].ports.len(), 1);
+        assert_eq!((example.devices[0].name.as_str(), example.devices[0].ports.len()), ("softhca0", 1));
         assert_eq!((example.addresses.len(), example.wire, example.shared_memory), (0, WireMode::Udp, false));
         assert_eq!(example.devices[0].ports[0].link_layer, LinkLayer::Ethernet);
+        assert_eq!(example.subnet_manager, sm::Settings::default());
     }
 
     #[test]
@@ -557,6 +581,10 @@ mod tests {
             ("wire = 'external'", "wire"),
             ("system = true", "system"),
             ("devices = []", "devices"),
+            ("[subnet_manager]\ncolour = 1", "colour"),
+            ("[subnet_manager]\nrouting = 'west'", "up-down"),
+            ("[subnet_manager]\nroots = ['S1']", "16 hex digits"),
+            ("[subnet_manager]\npriority = 5", "--topology FILE"),
         ] {
             let error = Config::parse(text).expect_err(text).to_string();
             assert!(error.contains(word), "{text:?} was answered with {error:?}");

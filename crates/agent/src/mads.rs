@@ -54,10 +54,11 @@ use abi::umad::client::Key;
 use mad::transactions::Registration;
 use wire::mad::Mad;
 
-use crate::config::Config;
+use crate::config::{Config, ConfigError};
 use crate::device_clients::{DeviceClient, PerDevice};
 use crate::management::{Addressing, ReceivedMad};
 use crate::objects::traffic::Blocked;
+use crate::topology;
 use crate::world::World;
 use account::Accounts;
 pub(crate) use calls::IssmOpen;
@@ -146,11 +147,13 @@ impl Mads {
     /// own subnet manager begins, unless the configuration says otherwise.
     ///
     /// # Errors
-    /// The topology cannot be built.
-    pub(crate) fn new(world: &World, config: &Config) -> Result<Self, Unbuildable> {
+    /// The topology cannot be built, or a file of the manager's settings cannot be used.
+    pub(crate) fn new(world: &World, config: &Config) -> Result<Self, ConfigError> {
+        let fabric = config.topology.as_ref().map(|topology| Fabric::new(topology, world)).transpose();
+        let fabric = fabric.map_err(|error: Unbuildable| ConfigError::Value(error.to_string()))?;
         let mut mads = Self {
             devices: PerDevice::default(),
-            fabric: config.topology.as_ref().map(|topology| Fabric::new(topology, world)).transpose()?,
+            fabric,
             blocked: Blocked::default(),
             managers: Vec::new(),
             ports: BTreeMap::new(),
@@ -162,8 +165,11 @@ impl Mads {
             began: Instant::now(),
             next: None,
         };
-        if config.subnet_manager {
-            mads.managers = mads.fabric.iter_mut().flat_map(|it| OwnManager::of_all(&mut it.managed, world)).collect();
+        if config.has_subnet_manager
+            && let Some(fabric) = &mut mads.fabric
+        {
+            let choices = topology::manager(config, OwnManager::usual())?;
+            mads.managers = OwnManager::of_all(&mut fabric.managed, world, &choices);
         }
         world.register(&mut mads);
         mads.find_next();

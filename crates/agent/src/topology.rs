@@ -13,23 +13,45 @@ use subnet::tunnel::reach::is_of_one_port;
 use wire::smp::NodeType;
 
 use crate::config::{
-    Config, ConfigError, DeviceConfig, FabricAdapter, FabricPort, Guid, LinkLayer, MAX_DEVICES, MAX_PORTS, PortConfig,
-    PortState, TUNNEL_PORT,
+    self, Config, ConfigError, DeviceConfig, FabricAdapter, FabricPort, Guid, LinkLayer, MAX_DEVICES, MAX_PORTS,
+    PortConfig, PortState, TUNNEL_PORT,
 };
 
-/// Reads a file in TOML, if its name ends so, or in the form of ibsim and ibnetdiscover.
+/// Reads a file in TOML, if its name ends so, or in the form of ibsim and ibnetdiscover. `others`
+/// is the configuration without the topology, from [`without_devices`] or the default one.
 ///
 /// # Errors
 /// The file cannot be read, or says something that cannot be.
-pub fn load(path: &Path) -> Result<Config, ConfigError> {
-    let text = std::fs::read_to_string(path)
-        .map_err(|source| ConfigError::Read { path: path.display().to_string(), source })?;
+pub fn load(path: &Path, others: Config) -> Result<Config, ConfigError> {
+    let text = config::read(path)?;
     let is_toml = path.extension().is_some_and(|extension| extension == "toml");
     let topology = if is_toml { Topology::from_toml(&text) } else { Topology::from_text(&text) };
     let topology = topology.map_err(|error| ConfigError::Value(error.to_string()))?;
-    let config = Config { devices: devices(&topology)?, topology: Some(topology), ..Config::default() };
-    config.check()?;
+    Ok(Config { devices: devices(&topology)?, topology: Some(topology), ..others })
+}
+
+/// Reads a configuration file for an agent with a topology.
+///
+/// # Errors
+/// The file cannot be read, has an unknown key or type, or has devices.
+pub fn without_devices(path: &Path) -> Result<Config, ConfigError> {
+    let text = config::read(path)?;
+    let config = Config::of_file(path, &text)?;
+    if toml::from_str::<toml::Table>(&text)?.contains_key("devices") {
+        let text = "the adapters of the topology are the devices; leave `devices` out, or start without `--topology`";
+        return Err(ConfigError::Value(format!("`devices`: {text}")));
+    }
     Ok(config)
+}
+
+/// The choices of the agent's own subnet manager: the settings, and the files that they name.
+/// `usual` has what the settings do not say.
+///
+/// # Errors
+/// A setting is out of its range, or a file is unreadable or malformed.
+pub fn manager(config: &Config, usual: sm::Config) -> Result<sm::Config, ConfigError> {
+    let choices = config.subnet_manager.config(usual, |path| std::fs::read_to_string(path));
+    choices.map_err(|error| ConfigError::Value(format!("`subnet_manager`: {error}")))
 }
 
 /// The devices of the first channel adapters, of which an agent can have so many. Their names are

@@ -23,6 +23,7 @@ use crate::agent_device::{self, AgentCommand};
 use crate::failure::Failure;
 use crate::link_layer::LinkLayer;
 use crate::log::Log;
+use crate::manager_options::{ManagerOptions, absolute};
 use crate::place::{self, Host};
 use crate::start;
 use crate::transport::Transport;
@@ -45,6 +46,8 @@ Examples:
   softhca agent --transport iwarp          RDMA over TCP (docs/iwarp.md).
   softhca agent --topology FILE            An InfiniBand subnet with switches
                                            (docs/subnets.md).
+  softhca agent --topology FILE --lmc 2 --routing up-down
+                                           Settings of its subnet manager.
   softhca agent --system                   For every user, as root.
   softhca agent --foreground               Log in this terminal; ^C ends it.
   softhca agent --stop                     End it. Programs get
@@ -61,10 +64,10 @@ pub(crate) struct Agent {
     pub(crate) config: Option<PathBuf>,
     /// A file that describes an InfiniBand subnet: its adapters, switches and links. The adapters
     /// are the agent's devices. The agent's own subnet manager brings the subnet up
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["config", "link_layer"])]
+    #[arg(long, value_name = "FILE", conflicts_with = "link_layer")]
     pub(crate) topology: Option<PathBuf>,
     /// Leave the subnet of the topology to other subnet managers, such as opensm on a node
-    #[arg(long, requires = "topology")]
+    #[arg(long, requires = "topology", conflicts_with = "ManagerOptions")]
     pub(crate) no_subnet_manager: bool,
     /// Where links of the topology to other agents arrive. Without a port, it is UDP port 4792.
     /// Without this option, it is the agent's address, or every address of this machine
@@ -87,11 +90,15 @@ pub(crate) struct Agent {
     pub(crate) idle_exit: Option<u64>,
     /// End the agent: the user's own, with --system the system's, with --address that of the
     /// address
-    #[arg(long, conflicts_with_all = ["config", "foreground", "idle_exit", "link_layer", "topology"])]
+    #[arg(long, conflicts_with_all = ["config", "foreground", "idle_exit", "link_layer", "topology",
+        "ManagerOptions"])]
     pub(crate) stop: bool,
     /// The background process itself, started by this program
     #[arg(long, hide = true)]
     pub(crate) detached: bool,
+    /// Those of the subnet manager of the topology
+    #[command(flatten)]
+    pub(crate) manager: ManagerOptions,
 }
 
 /// Starts or stops the agent as the options say, or changes its devices.
@@ -136,14 +143,12 @@ fn passed_on(agent: &Agent, host: &Host) -> Result<Vec<String>, Failure> {
     }
     words.extend(agent.link_layer.map(LinkLayer::option));
     words.extend(agent.transport.map(Transport::option));
-    if let Some(config) = &agent.config {
-        let config = config.canonicalize().map_err(|error| format!("{}: {error}", config.display()))?;
-        words.extend(["--config".to_owned(), config.display().to_string()]);
+    for (name, path) in [("config", &agent.config), ("topology", &agent.topology)] {
+        if let Some(path) = path {
+            words.push(format!("--{name}={}", absolute(path)?.display()));
+        }
     }
-    if let Some(topology) = &agent.topology {
-        let topology = topology.canonicalize().map_err(|error| format!("{}: {error}", topology.display()))?;
-        words.extend(["--topology".to_owned(), topology.display().to_string()]);
-    }
+    words.extend(agent.manager.words()?);
     if agent.no_subnet_manager {
         words.push("--no-subnet-manager".to_owned());
     }
@@ -155,11 +160,16 @@ fn passed_on(agent: &Agent, host: &Host) -> Result<Vec<String>, Failure> {
 }
 
 fn configuration(agent: &Agent, host: &Host) -> Result<agent::Config, Failure> {
+    let of = |path: &Path, loaded: Result<_, _>| loaded.map_err(|error| format!("{}: {error}", path.display()));
     let mut config = match (&agent.config, &agent.topology) {
-        (Some(path), _) => agent::Config::load(path).map_err(|error| format!("{}: {error}", path.display()))?,
-        (None, Some(path)) => agent::topology::load(path).map_err(|error| format!("{}: {error}", path.display()))?,
-        (None, None) => agent::Config::default(),
+        (Some(path), None) => of(path, agent::Config::load(path))?,
+        (Some(path), Some(_)) => of(path, agent::topology::without_devices(path))?,
+        (None, _) => agent::Config::default(),
     };
+    if let Some(path) = &agent.topology {
+        config = of(path, agent::topology::load(path, config))?;
+    }
+    config.subnet_manager = agent.manager.over(&config.subnet_manager);
     if let Some(seconds) = agent.idle_exit {
         config.idle_exit = Some(Duration::from_secs(seconds));
     }
@@ -167,7 +177,7 @@ fn configuration(agent: &Agent, host: &Host) -> Result<agent::Config, Failure> {
         config.addresses.clone_from(&host.addresses);
     }
     config.system = agent.system;
-    config.subnet_manager = !agent.no_subnet_manager;
+    config.has_subnet_manager = !agent.no_subnet_manager;
     config.tunnel = agent.tunnel;
     if let Some(transport) = agent.transport {
         config = config.with_transport(transport.of_agent());
@@ -178,6 +188,8 @@ fn configuration(agent: &Agent, host: &Host) -> Result<agent::Config, Failure> {
         None => config,
     };
     config.check().map_err(|error| error.to_string())?;
+    // The agent in the background reads these files, too.
+    agent::topology::manager(&config, sm::Config::default()).map_err(|error| error.to_string())?;
     Ok(config)
 }
 

@@ -26,6 +26,7 @@ mod ipoib;
 mod json;
 mod link_layer;
 mod log;
+mod manager_options;
 mod pages;
 mod pair;
 mod place;

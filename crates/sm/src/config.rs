@@ -2,6 +2,9 @@
 //! ([`crate::partitions`]). Principal type: [`Config`].
 
 use crate::partitions::Partitions;
+use serde::{Deserialize, Deserializer, de};
+use std::fmt;
+use std::str::FromStr;
 use std::time::Duration;
 use wire::smp::VlWeight;
 
@@ -77,6 +80,45 @@ pub enum Engine {
     FatTree,
     /// Shortest paths in the order of the ports' numbers, for meshes and hypercubes.
     DimensionOrder,
+}
+
+impl Engine {
+    /// All routing engines.
+    pub const ALL: [Engine; 4] = [Engine::MinHop, Engine::UpDown, Engine::FatTree, Engine::DimensionOrder];
+
+    /// Its name, as people write it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Engine::MinHop => "min-hop",
+            Engine::UpDown => "up-down",
+            Engine::FatTree => "fat-tree",
+            Engine::DimensionOrder => "dimension-order",
+        }
+    }
+}
+
+impl fmt::Display for Engine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for Engine {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Engine, String> {
+        let engine = Engine::ALL.into_iter().find(|engine| engine.name() == text);
+        engine.ok_or_else(|| {
+            format!("{text:?} is no routing engine; there are {}", Engine::ALL.map(Engine::name).join(", "))
+        })
+    }
+}
+
+impl<'de> Deserialize<'de> for Engine {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Engine, D::Error> {
+        String::deserialize(deserializer)?.parse().map_err(de::Error::custom)
+    }
 }
 
 /// Service levels and virtual lanes, alike at all ports.

@@ -11,7 +11,7 @@
 //! ```
 //! * [`inventory`]: what the manager knows of its subnet.
 //! * [`manager`]: the machine. Its folder has a file for each part of a sweep.
-//! * [`config`], [`partitions`]: what the operator chooses.
+//! * [`config`], [`partitions`]: what the operator chooses. [`settings`]: how people write it.
 //! * [`lids`]: which LID a port gets, and the map that survives a restart.
 //! * [`routing`]: unicast and multicast tables from an inventory. Pure functions.
 //! * [`sa`], [`groups`]: subnet administration, and its multicast groups.
@@ -44,9 +44,11 @@ pub mod qos;
 pub mod routing;
 pub mod sa;
 pub mod service;
+pub mod settings;
 
 pub use address::{Address, Transmit};
 pub use config::Config;
 pub use event::{Event, Problem};
 pub use manager::Manager;
 pub use service::Service;
+pub use settings::Settings;

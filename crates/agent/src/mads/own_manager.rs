@@ -3,7 +3,8 @@
 //! of a switch, as that of a managed switch does. Without a switch, it sits at an adapter. Crate
 //! `sm` has the manager. Principal type: [`OwnManager`].
 //!
-//! It has the lowest priority. So a manager on a node with a higher one becomes the master.
+//! Unless its settings say other, it has the lowest priority. So a manager on a node with a higher
+//! one becomes the master.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -39,16 +40,20 @@ pub struct OwnManager {
 }
 
 impl OwnManager {
-    /// A manager for each subnet of a fabric that has a port for one.
-    pub(super) fn of_all(net: &mut Managed, world: &World) -> Vec<Self> {
+    /// What it does where the settings do not say other.
+    pub(super) fn usual() -> Config {
         let (poll_interval, poll_retries) = POLL;
-        let timing = Timing { poll_interval, poll_retries, ..Timing::default() };
+        Config { timing: Timing { poll_interval, poll_retries, ..Timing::default() }, ..Config::default() }
+    }
+
+    /// A manager with these choices for each subnet of a fabric that has a port for one.
+    pub(super) fn of_all(net: &mut Managed, world: &World, choices: &Config) -> Vec<Self> {
         let transaction = || world.system.chance().map_or(1, |mut chance| chance().into());
         let subnets = subnets(net);
         let is_routed = subnets.len() > 1;
         let places: Vec<End> = subnets.iter().filter_map(|nodes| place(net, nodes)).collect();
         let prefix = |nth: u64| if is_routed { SITE_LOCAL + nth } else { LINK_LOCAL };
-        let config = |nth| Config { timing, subnet_prefix: prefix(nth), ..Config::default() };
+        let config = |nth| Config { subnet_prefix: prefix(nth), ..choices.clone() };
         (1..).zip(places).filter_map(|(nth, end)| Self::at(net, end, config(nth), transaction())).collect()
     }
 

@@ -36,7 +36,7 @@ impl Bench {
         let topology = Topology::from_text(text).expect("valid");
         let devices = crate::topology::devices(&topology).expect("adapters");
         let wire = crate::config::WireMode::Off;
-        let config = Config { devices, topology: Some(topology), subnet_manager: true, wire, ..Config::default() };
+        let config = Config { devices, topology: Some(topology), has_subnet_manager: true, wire, ..Config::default() };
         let mut world = World::new(&config, "a test").expect("a world");
         let mads = Mads::new(&world, &config).expect("a fabric");
         let peer = || Peer { pid: 1, uid: 1000, comm: "test".into() };

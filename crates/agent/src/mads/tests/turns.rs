@@ -91,7 +91,8 @@ fn a_flood_of_one_user_in_a_topology_leaves_answers_to_the_others() {
     let text = "Switch 4 \"S1\"\n[1] \"H1\"[1]\n[2] \"H2\"[1]\n\nHca 1 \"H1\"\n\nHca 1 \"H2\"\n";
     let topology = Topology::from_text(text).expect("valid");
     let devices = crate::topology::devices(&topology).expect("adapters");
-    let mut bench = Bench::of(Config { devices, topology: Some(topology), subnet_manager: true, ..Config::default() });
+    let mut bench =
+        Bench::of(Config { devices, topology: Some(topology), has_subnet_manager: true, ..Config::default() });
     let mut steps = 0;
     while bench.world.devices[0].ports[0].state != abi::device::port_state::ACTIVE {
         steps += 1;
