@@ -1,5 +1,5 @@
 //! Tests faults on demand as programs see them: lost packets, a command that fails, a port that
-//! goes down, a refused connection.
+//! goes down, a refused connection, a bad link.
 
 use harness::{Family, HANG, Hosts, Outcome, Pair, Program, Room, User, cprogram, lists};
 use rustix::process::Signal;
@@ -152,4 +152,67 @@ fn a_connection_request_is_rejected_with_a_reason_or_gets_through_losses() {
     add(&room, "loss 5% seed 7");
     let mut client = place.call(&server, "rping -c -a ADDRESS -p PORT -C 200 -V").expect("it starts");
     assert!(client.wait(HANG).expect("it ends").succeeded());
+}
+
+/// Two switches with one link between them, and two adapters at the first.
+const ROW: &str = "Switch 8 \"S1\"\n[1] \"H1\"[1]\n[2] \"H2\"[1]\n[3] \"S2\"[3]\n\nSwitch 8 \"S2\"\n[1] \"H3\"[1]\n\n\
+    Hca 1 \"H1\"\n\nHca 1 \"H2\"\n\nHca 1 \"H3\"\n";
+
+/// A pingpong between two nodes of a topology.
+#[track_caller]
+fn talk(room: &Room, [server, client]: [&str; 2]) {
+    let port = harness::port::Port::reserve().expect("a port");
+    let number = port.number().to_string();
+    let words = ["ibv_rc_pingpong", "-n", "1000", "-s", "1024", "-p", &number];
+    let mut server = room.start(room.on(server, &words)).expect("it starts");
+    let listens = || harness::port::wait_for_listener(server.id(), port.number(), HANG, || false);
+    listens().expect("it listens");
+    room.finish(room.on(client, &[&words[..], &["127.0.0.1"]].concat())).expect("it ends").expect_success();
+    server.wait(HANG).expect("it ends").expect_success();
+}
+
+/// The value that `perfquery` prints of a port of the second switch.
+#[track_caller]
+fn errors_behind_the_link(room: &Room, name: &str) -> u64 {
+    let subnet = room.json(&["subnet", "--json"]).expect("JSON");
+    let mut nodes = subnet["subnet"].as_array().expect("nodes").iter();
+    let node = nodes.find(|node| node["name"] == "S2").expect("it is there");
+    let lid = node["ports"][0]["lid"].to_string();
+    let told = room.finish(room.on("H1", &["perfquery", &lid, "3"])).expect("it ends").expect_success().everything();
+    let line = told.lines().find_map(|line| line.strip_prefix(name)?.trim_start_matches([':', '.']).parse().ok());
+    line.unwrap_or_else(|| panic!("{name}: {told}"))
+}
+
+#[test]
+fn a_bad_link_is_found_by_the_counters_behind_it() {
+    let room = Room::of(User::Nobody).expect("a room").with_topology(ROW, &[]).expect("an agent");
+    room.wait_until_active().expect("they are");
+    add(&room, "corrupt 5% seed 3 direction out link \"S1\"[3]");
+    talk(&room, ["H2", "H1"]);
+    assert_eq!(list(&room)[0]["acted"], 0, "another link");
+    talk(&room, ["H3", "H1"]);
+    let rule = &list(&room)[0];
+    let acted = rule["acted"].as_u64().expect("a number");
+    assert!(acted > 0 && rule["rule"].as_str().is_some_and(|rule| rule.contains("link \"S1\"[3]")), "{rule}");
+    for name in ["SymbolErrorCounter", "PortRcvErrors"] {
+        assert_eq!(errors_behind_the_link(&room, name), acted, "{name}");
+    }
+    let outcome = room.finish(room.softhca(&["fault", "add", "loss link S1[4]"])).expect("it ends");
+    assert!(!outcome.succeeded() && outcome.errors.contains("there is no cable"), "{}", outcome.told());
+}
+
+#[test]
+fn a_link_that_is_down_for_a_while_is_trained_again() {
+    let room = Room::of(User::Nobody).expect("a room").with_topology(ROW, &[]).expect("an agent");
+    room.wait_until_active().expect("they are");
+    let mut watch = room.start(room.on("H3", &["stdbuf", "-oL", "ibv_asyncwatch"])).expect("it starts");
+    watch.wait_for_words("async event FD", HANG).expect("it watches");
+    add(&room, "port-down for 100ms link H3[1]");
+    watch.wait_for_words("EVENT_PORT_ERR", HANG).expect("PORT_ERR");
+    watch.wait_for_words("EVENT_PORT_ACTIVE", HANG).expect("PORT_ACTIVE");
+    add(&room, "port-down link S1[3]");
+    room.wait_for_path("H1", "H3", false).expect("the manager finds none");
+    room.finish(room.softhca(&["fault", "clear"])).expect("it ends").expect_success();
+    room.wait_for_path("H1", "H3", true).expect("it is trained and routed again");
+    talk(&room, ["H3", "H1"]);
 }

@@ -11,9 +11,11 @@ pub mod decide;
 pub mod page;
 pub mod text;
 
-pub use decide::{Armed, Dice, Direction, Facts, Fate, Pair, Verdict};
+pub use decide::{Armed, Dice, Direction, Facts, Fate, Pair, Verdict, link_bit};
 pub use page::{AREA_LEN, PLACES, TEXT_MAX, area, state};
 pub use text::{BadRule, parse_all};
+
+use std::fmt;
 
 use crate::errno::Errno;
 
@@ -74,7 +76,7 @@ pub enum FaultKind {
     },
     /// Connection requests are lost.
     CmTimeout,
-    /// A port is down, for a time or until the rule is cleared.
+    /// A port or a link is down, for a time or until the rule is cleared.
     PortDown {
         /// How long, in nanoseconds; 0: until the rule is cleared.
         lasts: u64,
@@ -100,6 +102,24 @@ pub struct Select {
     pub direction: Option<Way>,
     /// The process id of the program.
     pub pid: Option<u32>,
+    /// A link of the topology, by the port at one of its ends. The direction is then that of this
+    /// port; by default it is both.
+    pub link: Option<LinkPort>,
+}
+
+/// A port of a node of the topology.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct LinkPort {
+    /// The name of the node.
+    pub node: String,
+    /// The port, from 1.
+    pub port: u8,
+}
+
+impl fmt::Display for LinkPort {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "\"{}\"[{}]", self.node, self.port)
+    }
 }
 
 /// How often a rule acts.

@@ -115,7 +115,7 @@ record! {
     }
 
     /// PATH_RESOLVE (201), answer.
-    pub struct PathResolveAnswer[96] {
+    pub struct PathResolveAnswer[112] {
         /// Service levels with which packets reach the port, as bits; 0 if there is no path.
         0 => levels: u32,
         /// MTU code of the link with the smallest MTU.
@@ -133,6 +133,10 @@ record! {
         31 => reserved: u8,
         /// The port that sends on that link, such as S1[3]: UTF-8, filled up with zeros.
         32 => narrowest: [u8; 64],
+        /// Fault rules about links on the path, as bits: the number of a rule modulo 64.
+        96 => links: u64,
+        /// The same, with the links on the path back.
+        104 => links_both_ways: u64,
     }
 
     /// CHANNEL_DESTROY (195), request; no answer.

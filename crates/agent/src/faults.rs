@@ -12,8 +12,8 @@ pub(crate) mod manage;
 mod publish;
 mod toml;
 
-use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use abi::command::Row;
@@ -61,8 +61,10 @@ struct Entry {
     scope: Scope,
     /// The device, if the rule is for one only.
     device: Option<usize>,
-    /// The port that the rule holds down, and until when.
-    port: Option<(usize, u32, Option<Instant>)>,
+    /// The port that the rule holds down.
+    port: Option<(usize, u32)>,
+    /// When the port or the link that it holds down comes up again.
+    until: Option<Instant>,
     /// The counts of engines that have ended, and of faults that the agent caused for many programs
     /// at once.
     counted: (u64, u64),
@@ -93,6 +95,8 @@ pub struct Faults {
     book: Mutex<Book>,
     /// Removed devices whose ids have not been told yet.
     removals: Mutex<Vec<Removal>>,
+    /// Increased when rules may have changed.
+    version: AtomicU64,
 }
 
 /// A rule has removed a device, or all devices, from the programs that it touches.
@@ -134,6 +138,9 @@ struct Book {
     /// Rules that ended programs had brought.
     ended: ended::EndedRules,
     last: u32,
+    /// The ports of the topology that have a cable, by the names of their nodes. `None`: there is
+    /// no topology.
+    cables: Option<BTreeSet<(String, u8)>>,
 }
 
 impl Book {
@@ -165,6 +172,24 @@ impl Faults {
     /// Whether there are rules.
     pub(crate) fn is_on(&self) -> bool {
         self.on.load(Ordering::Relaxed)
+    }
+
+    /// Changes when the rules may have changed.
+    pub(crate) fn version(&self) -> u64 {
+        self.version.load(Ordering::Relaxed)
+    }
+
+    /// The links of the topology that rules may name, by the ports at both ends.
+    pub(crate) fn know_cables(&self, cables: BTreeSet<(String, u8)>) {
+        self.book.lock().cables = Some(cables);
+    }
+
+    /// The rules about links, with their numbers.
+    pub(crate) fn about_links(&self) -> Vec<(u32, Rule)> {
+        let book = self.book.lock();
+        let all = book.entries.iter().chain(book.own.values().flatten());
+        let some = all.filter(|entry| entry.rule().select.link.is_some());
+        some.map(|entry| (entry.armed.id, entry.rule().clone())).collect()
     }
 
     /// Refuses a command if a rule says so.
@@ -230,7 +255,7 @@ impl Faults {
         if !self.is_on() {
             return None;
         }
-        let ends = self.book.lock().entries.iter().filter_map(|entry| entry.port?.2).min()?;
+        let ends = self.book.lock().entries.iter().filter_map(|entry| entry.until).min()?;
         Some(ends.saturating_duration_since(Instant::now()))
     }
 }

@@ -18,6 +18,7 @@
 //! Time is the time since the agent began. The principal type is [`Mads`].
 
 mod account;
+mod bad_links;
 mod calls;
 mod conflict;
 mod conflicts;
@@ -165,6 +166,9 @@ impl Mads {
             began: Instant::now(),
             next: None,
         };
+        if let Some(fabric) = &mads.fabric {
+            world.faults.know_cables(fabric.cables());
+        }
         if config.has_subnet_manager
             && let Some(fabric) = &mut mads.fabric
         {

@@ -20,7 +20,7 @@ use crate::flows::Key;
 use crate::mcast::{GroupPath, Reached, is_group};
 use crate::memory::DatagramEntry;
 use crate::net::flow::{NoFlow, Vector};
-use crate::paths::{Class, Way};
+use crate::paths::{Class, Passage, Way};
 use crate::put::{Far, Sent};
 use crate::qp::{Flow, Inner, Lane, Qp, Route};
 
@@ -57,7 +57,7 @@ enum DatagramRoute {
 }
 
 impl Qp {
-    /// Puts one copy of a datagram on a lane. Returns false if the lane is full.
+    /// Puts one copy of a datagram on a lane.
     pub(crate) fn put_datagram(
         &self,
         inner: &Inner,
@@ -66,13 +66,14 @@ impl Qp {
         entry: &DatagramEntry,
         path: Path,
         grh: Option<[u8; 40]>,
-    ) -> Result<bool, Refusal> {
+    ) -> Sent {
         let (headers, from) = (inner.requester.headers(run), Origin::of_request(&inner.queues.sq, run));
         if inner.link.is_ruled() {
-            let far = Far { gid: entry.dgid, port: inner.attributes.port_num.into(), room: u32::MAX };
+            let links = self.known_passage(inner, entry).map_or(0, |passage| passage.links.there);
+            let far = Far { gid: entry.dgid, port: inner.attributes.port_num.into(), room: u32::MAX, links };
             let to = Towards::Lane(lane, path, grh);
-            if !self.datagram_with_faults(&far, &headers, run.len, &from, to)? {
-                return Ok(true);
+            if let Some(done) = self.datagram_with_faults(&far, &headers, run.len, &from, to) {
+                return done;
             }
         }
         let mut sender = lane.sender.lock();
@@ -81,11 +82,14 @@ impl Qp {
         }
         let region = &mut HeldRegion::new(self.engine());
         let run = self.run(RunHeaders::Full(&headers), 1, run.len, from);
-        match self.put_on_lane(lane, &mut sender, path, &run, grh.as_ref(), region).1 {
-            Sent::Yes => Ok(true),
-            Sent::Refused(refusal) => Err(refusal),
-            Sent::Full => Ok(false),
-        }
+        self.put_on_lane(lane, &mut sender, path, &run, grh.as_ref(), region).1
+    }
+
+    /// What passes on the way of the datagram whose route was found last.
+    fn known_passage<'a>(&self, inner: &'a Inner, entry: &DatagramEntry) -> Option<&'a Passage> {
+        let known = inner.ud.last_passage.as_ref();
+        let is_asked = self.engine().board.has_paths() && !is_group(&entry.dgid);
+        known.filter(|_| is_asked).map(|(.., passage)| &**passage)
     }
 
     /// Sends datagrams; each has its own route.
@@ -148,17 +152,19 @@ impl Qp {
                 Ok(Datagram::Waits)
             }
             DatagramRoute::Lane(lane, place) => {
-                let sent = self.send_datagram(inner, &lane, run, entry, place)?;
-                if sent {
-                    self.count_datagram(inner, run, entry, (place, 0));
-                    return Ok(Datagram::Sent);
-                }
-                if lane.is_dead() {
-                    return Ok(Datagram::Lost);
-                }
-                inner.link.blocked = true;
-                lane.block(self, &self.engine().waker);
-                Ok(Datagram::Waits)
+                let lost = match self.send_datagram(inner, &lane, run, entry, place) {
+                    Sent::Yes => 0,
+                    Sent::Lost => mtu_code(run.len),
+                    Sent::Refused(refusal) => return Err(refusal),
+                    Sent::Full if lane.is_dead() => return Ok(Datagram::Lost),
+                    Sent::Full => {
+                        inner.link.blocked = true;
+                        lane.block(self, &self.engine().waker);
+                        return Ok(Datagram::Waits);
+                    }
+                };
+                self.count_datagram(inner, run, entry, (place, lost));
+                Ok(Datagram::Sent)
             }
             DatagramRoute::Group { lanes, place, leaves } => {
                 if !self.send_to_members(inner, lanes, run, (entry, place), now)? {
@@ -350,10 +356,11 @@ impl Qp {
     ) -> Result<(), Refusal> {
         let (headers, from) = (inner.requester.headers(run), Origin::of_request(&inner.queues.sq, run));
         if inner.link.is_ruled() {
-            let far = Far { gid: entry.dgid, port: inner.attributes.port_num.into(), room: u32::MAX };
-            let to = Towards::Host(flow);
-            if !self.datagram_with_faults(&far, &headers, run.len, &from, to)? {
-                return Ok(());
+            let far = Far { gid: entry.dgid, port: inner.attributes.port_num.into(), room: u32::MAX, links: 0 };
+            match self.datagram_with_faults(&far, &headers, run.len, &from, Towards::Host(flow)) {
+                None => {}
+                Some(Sent::Refused(refusal)) => return Err(refusal),
+                Some(_) => return Ok(()),
             }
         }
         let region = &mut HeldRegion::new(self.engine());
@@ -371,7 +378,7 @@ impl Qp {
         run: &protocol::Run,
         entry: &DatagramEntry,
         place: DevicePort,
-    ) -> Result<bool, Refusal> {
+    ) -> Sent {
         let (board, device) = (&self.engine().board, self.engine().device());
         let port = u32::from(inner.attributes.port_num);
         let from = DevicePort { device, port };
@@ -385,17 +392,16 @@ impl Qp {
             grh
         });
         // A datagram from another subnet comes from the last router.
-        let known = inner.ud.last_passage.as_ref().filter(|_| board.has_paths() && !is_group(&entry.dgid));
-        let (slid, sl) = match known.map(|(.., passage)| passage.router) {
+        let (slid, sl) = match self.known_passage(inner, entry).map(|passage| passage.router) {
             Some((lid @ 1.., sl)) => (lid, sl),
             _ => (board.lid(from) | u16::from(entry.src_path_bits & board.path_bits(from)), entry.sl),
         };
         let path = Path { device: place.device as u16, port: place.port as u8, slid, dlid: entry.dlid, sl, mtu: 0 };
-        let sent = self.put_datagram(inner, lane, run, entry, path, grh)?;
-        if sent {
+        let sent = self.put_datagram(inner, lane, run, entry, path, grh);
+        if matches!(sent, Sent::Yes) {
             lane.notify();
         }
-        Ok(sent)
+        sent
     }
 }
 

@@ -117,14 +117,14 @@ enum Losses {
 
 impl Losses {
     /// Whether a connection may lose packets. `peer` is the engine at its other end, `ends` are its
-    /// QP numbers.
-    fn concern(&self, board: &Board, peer: u32, ends: [u32; 2]) -> bool {
+    /// QP numbers, and `links` are the rules about links on its paths.
+    fn concern(&self, board: &Board, peer: u32, ends: [u32; 2], links: u64) -> bool {
         let may_harm = |rule: &Rule| rule.may_harm(ends, |gid| board.find(gid).is_some());
         match self {
             Self::None => false,
             Self::Everywhere => true,
             Self::Named { own, far } => {
-                own.iter().any(|armed| may_harm(&armed.rule))
+                own.iter().any(|armed| armed.is_on_path(links) && may_harm(&armed.rule))
                     || far.iter().any(|(engine, rule)| *engine == peer && may_harm(rule))
             }
         }

@@ -56,6 +56,16 @@ pub(crate) struct Passage {
     pub(crate) narrowest: Box<str>,
     /// The LID of the last router, and the service level from there; zeros without one.
     pub(crate) router: (u16, u8),
+    pub(crate) links: RuledLinks,
+}
+
+/// Fault rules about links, as bits (`abi::fault::link_bit`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct RuledLinks {
+    /// Those about links on the path.
+    pub(crate) there: u64,
+    /// Those about links on the path or on the path back.
+    pub(crate) both_ways: u64,
 }
 
 /// What an engine knows of a way.
@@ -117,6 +127,7 @@ impl From<&PathResolveAnswer> for Passage {
             mtu_code,
             narrowest: String::from_utf8_lossy(name).into(),
             router: (answer.router, answer.router_sl),
+            links: RuledLinks { there: answer.links, both_ways: answer.links_both_ways },
         }
     }
 }

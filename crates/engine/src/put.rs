@@ -34,7 +34,7 @@ impl Qp {
             Exit::Lane(_, _, _, Some(far)) | Exit::Wire(_, _, Some(far)) => {
                 let far = *far;
                 let sent = self.put_with_faults(exit, &far, run, region);
-                (u32::from(matches!(sent, Sent::Yes)), sent)
+                (u32::from(matches!(sent, Sent::Yes | Sent::Lost)), sent)
             }
             Exit::Lane(lane, sender, path, None) => self.put_on_lane(lane, sender, *path, run, None, region),
             Exit::Wire(flow, batch, None) => self.put_on_wire(flow, batch, run, region),
@@ -299,6 +299,8 @@ fn push(tx: &mut shm::LaneTx, record: &[u8; RECORD_MAX], len: usize) -> Result<(
 /// The result of sending one packet.
 pub(crate) enum Sent {
     Yes,
+    /// It is lost on a link of its path, and ports behind that link do not count it.
+    Lost,
     /// The lane is full.
     Full,
     /// The payload could not be read.
@@ -312,6 +314,8 @@ pub(crate) struct Far {
     pub(crate) port: u32,
     /// The longest payload that passes the links on the path.
     pub(crate) room: u32,
+    /// The fault rules about links on the path, as bits.
+    pub(crate) links: u64,
 }
 
 /// The lane or the flow over which a connection's packets are sent. `Far` is present only if fault

@@ -305,14 +305,14 @@ impl Qp {
             if count > 0 {
                 *sent = true;
                 let (mtu, len) = (inner.mtu_bits(), response.source.len());
-                if one_by_one && len > inner.link.room {
+                if matches!(done, Sent::Lost) {
                     inner.traffic.lost(inner.view.as_ref(), 1, len, response.opcode.headers_len(), mtu);
                 } else {
                     inner.traffic.sent(count, len, response.opcode.headers_len(), mtu);
                 }
             }
             match done {
-                Sent::Yes => {}
+                Sent::Yes | Sent::Lost => {}
                 Sent::Full => {
                     inner.responder.untransmit(count);
                     inner.link.blocked = true;
@@ -365,7 +365,7 @@ impl Qp {
             if count > 0 {
                 *sent = true;
                 let mtu = inner.mtu_bits();
-                if one_by_one && run.len > inner.link.room {
+                if matches!(end, Sent::Lost) {
                     inner.traffic.lost(inner.view.as_ref(), 1, run.len, run.opcode.headers_len(), mtu);
                 } else {
                     inner.traffic.sent(count, run.len, run.opcode.headers_len(), mtu);
@@ -376,7 +376,7 @@ impl Qp {
                 }
             }
             match end {
-                Sent::Yes => {}
+                Sent::Yes | Sent::Lost => {}
                 Sent::Full => inner.link.blocked = true,
                 Sent::Refused(refusal) => {
                     region.release();
@@ -481,7 +481,12 @@ impl Qp {
     /// The other end, for the fault rules.
     #[cold]
     fn far(&self, inner: &Inner) -> Far {
-        Far { gid: inner.attributes.dest.dgid, port: inner.attributes.port_num.into(), room: inner.link.room }
+        Far {
+            gid: inner.attributes.dest.dgid,
+            port: inner.attributes.port_num.into(),
+            room: inner.link.room,
+            links: inner.link.links.there,
+        }
     }
 
     fn watch_deadline(&self, inner: &mut Inner) {

@@ -268,6 +268,7 @@ fn facts(head: &Head, packet: &[u8]) -> Facts {
         syndrome: packet.get(12).copied().unwrap_or_default(),
         len: packet.len() as u32,
         management: false,
+        links: 0,
     }
 }
 

@@ -10,7 +10,7 @@ use std::borrow::Borrow;
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::{FaultKind, Rule, Sort, Way, When};
+use super::{FaultKind, PLACES, Rule, Sort, Way, When};
 
 /// The direction of one packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,7 +44,17 @@ pub struct Facts {
     pub len: u32,
     /// Whether it is a datagram of the connection manager.
     pub management: bool,
+    /// The rules about links on its path, as bits ([`link_bit`]).
+    pub links: u64,
 }
+
+/// The bit of the rule with this number among the rules about links.
+#[must_use]
+pub const fn link_bit(id: u32) -> u64 {
+    1 << (id % PLACES)
+}
+
+const _: () = assert!(PLACES <= u64::BITS);
 
 /// The known facts about a queue pair whose packets a rule may apply to. `None`: the fact differs
 /// between packets.
@@ -59,6 +69,8 @@ pub struct Pair {
     /// The local port and the address at the other end: of the path in use, and of the alternate
     /// path.
     pub paths: Option<[(u32, [u8; 16]); 2]>,
+    /// The rules about links on its path, as bits ([`link_bit`]).
+    pub links: Option<u64>,
 }
 
 /// The fate of a packet.
@@ -90,6 +102,8 @@ pub struct Verdict {
     /// The index of the rule that decided the fate. For a good packet, the index of the first rule
     /// that delayed it.
     pub by: Option<usize>,
+    /// The packet is lost or damaged on a link of the topology, and not at its sender.
+    pub on_link: bool,
 }
 
 /// Random numbers: one for each seed and position (splitmix64).
@@ -169,6 +183,8 @@ impl Armed {
     pub fn is_for(&self, facts: &Facts) -> bool {
         let select = &self.rule.select;
         let way = match (&self.rule.kind, select.direction) {
+            // The sender decides for the whole path.
+            _ if select.link.is_some() => facts.direction == Direction::Out,
             // The side without a receive request is the receiver of the packet.
             (FaultKind::Rnr, _) => facts.direction == Direction::In,
             (_, None | Some(Way::Out)) => facts.direction == Direction::Out,
@@ -180,11 +196,18 @@ impl Armed {
             Some(sort) => sort.has(facts),
         };
         way && sort
+            && self.is_on_path(facts.links)
             && self.device.is_none_or(|device| device == facts.device)
             && select.port.is_none_or(|port| port == facts.port)
             && self.peer.is_none_or(|peer| peer == facts.peer)
             && select.qp.is_none_or(|qp| qp == facts.qpn || qp == facts.peer_qpn)
             && (self.rule.kind != FaultKind::GhostAck || Sort::Ack.has(facts))
+    }
+
+    /// Whether the link of the rule, if it has one, is on a path with these rules.
+    #[must_use]
+    pub fn is_on_path(&self, links: u64) -> bool {
+        self.rule.select.link.is_none() || links & link_bit(self.id) != 0
     }
 
     /// Whether the rule may apply to a packet of this queue pair.
@@ -195,6 +218,7 @@ impl Armed {
             select.port.is_none_or(|wanted| wanted == *port) && self.peer.is_none_or(|wanted| wanted == *peer)
         };
         self.rule.is_of_engines()
+            && pair.links.is_none_or(|links| self.is_on_path(links))
             && self.device.is_none_or(|device| device == pair.device)
             && select.qp.is_none_or(|qp| qp == pair.qpn || pair.peer_qpn.is_none_or(|peer| qp == peer))
             && pair.paths.is_none_or(|paths| paths.iter().any(by))
@@ -243,6 +267,7 @@ pub fn decide<A: Borrow<Armed>>(rules: &[A], facts: &Facts, now: u64) -> Verdict
         if !waits || verdict.by.is_none() {
             verdict.by = Some(index);
         }
+        verdict.on_link |= !waits && armed.rule.select.link.is_some();
     }
     verdict
 }
@@ -300,6 +325,7 @@ mod tests {
             syndrome: 0,
             len: 1000,
             management: false,
+            links: 0,
         }
     }
 
@@ -407,8 +433,8 @@ mod tests {
     fn rules_concern_queue_pairs_whose_packets_they_may_be_for() {
         let (here, spare) =
             ((1, gid("10.0.0.2".parse().expect("an address"))), (2, gid("10.0.0.3".parse().expect("one"))));
-        let connected = Pair { device: 0, qpn: 0x11, peer_qpn: Some(0x22), paths: Some([here, spare]) };
-        let datagrams = Pair { peer_qpn: None, paths: None, ..connected };
+        let connected = Pair { device: 0, qpn: 0x11, peer_qpn: Some(0x22), paths: Some([here, spare]), links: Some(0) };
+        let datagrams = Pair { peer_qpn: None, paths: None, links: None, ..connected };
         for (text, of_connection, of_datagrams) in [
             ("loss", true, true),
             ("rnr 5%", true, true),
@@ -515,5 +541,24 @@ mod tests {
                 assert_eq!(has, operations.contains(&opcode), "{sort:?} and {opcode:#04x}");
             }
         }
+    }
+
+    #[test]
+    fn a_rule_about_a_link_is_for_packets_on_paths_over_it() {
+        let rules = armed(&["loss link S1[3]", "corrupt link \"S 2\"[1] direction in"]);
+        let on = |links| Facts { links, ..facts() };
+        assert_eq!(decide(&rules, &on(0), 0), Verdict::default());
+        let lost = decide(&rules, &on(link_bit(1)), 0);
+        assert_eq!((lost.fate, lost.by, lost.on_link), (Fate::Lost, Some(0), true));
+        // The direction is that of the port, and the agent knows it: the sender decides.
+        let damaged = decide(&rules, &on(link_bit(2)), 0);
+        assert!(matches!(damaged.fate, Fate::Damaged(_)) && damaged.on_link);
+        let arriving = Facts { direction: Direction::In, ..on(u64::MAX) };
+        assert_eq!(decide(&rules, &arriving, 0), Verdict::default());
+        assert!(!decide(&armed(&["loss"]), &on(0), 0).on_link);
+        let pair = |links| Pair { device: 0, qpn: 1, peer_qpn: None, paths: None, links };
+        let concerned =
+            [None, Some(0), Some(link_bit(1)), Some(link_bit(2))].map(|links| rules[0].may_concern(&pair(links)));
+        assert_eq!(concerned, [true, false, true, false]);
     }
 }

@@ -15,7 +15,7 @@ use winnow::combinator::{opt, preceded, terminated};
 use winnow::error::{ErrMode, ParserError};
 use winnow::token::take_while;
 
-use super::{FaultKind, Rule, Select, Sort, Way, When};
+use super::{FaultKind, LinkPort, Rule, Select, Sort, Way, When};
 use crate::command::ROWS;
 use crate::errno::Errno;
 
@@ -55,12 +55,12 @@ pub const KINDS: [(&str, &str, &str); 13] = [
     ("fail", "COMMAND ERRNO", "a verbs command fails"),
     ("cm-reject", "[REASON]", "connection requests are rejected (28: consumer)"),
     ("cm-timeout", "", "connection requests are lost"),
-    ("port-down", "[for TIME]", "a port goes down, for a time or until cleared"),
+    ("port-down", "[for TIME]", "a port or link goes down, for a time or until cleared"),
     ("remove", "", "programs lose the device"),
 ];
 
 /// The keys, with their values and their meanings.
-pub const KEYS: [(&str, &str, &str); 13] = [
+pub const KEYS: [(&str, &str, &str); 14] = [
     ("device", "NAME", "only this device"),
     ("port", "N", "only this port of it"),
     ("peer", "ADDRESS", "only packets to and from this address"),
@@ -68,6 +68,7 @@ pub const KEYS: [(&str, &str, &str); 13] = [
     ("opcode", "SORT", "only these packets"),
     ("direction", "out|in|both", "sent (default), received, or both"),
     ("pid", "NUMBER", "only programs of this process"),
+    ("link", "NODE[PORT]", "only over this link of the topology"),
     ("rate", "RATE", "this share of them: 5%, or 0.05"),
     ("nth", "N", "only the nth, counted from 1"),
     ("every", "N", "every nth"),
@@ -166,6 +167,10 @@ fn rule(input: &mut &str) -> Parsed<Rule> {
             let keys: Vec<&str> = KEYS.iter().map(|(key, ..)| *key).collect();
             return bad(format!("unknown key {key:?}; keys are {}", keys.join(", ")));
         };
+        if key == "link" {
+            select.link = Some(link(input, takes)?);
+            continue;
+        }
         let value = value(input, key, takes)?;
         match key {
             "device" => select.device = Some(value.to_owned()),
@@ -189,6 +194,24 @@ fn rule(input: &mut &str) -> Parsed<Rule> {
     let rule = Rule { kind, select, when };
     fits(&rule)?;
     Ok(rule)
+}
+
+/// A port of a topology. A name in quotes may have any other letter.
+fn link(input: &mut &str, takes: &str) -> Parsed<LinkPort> {
+    let (name, rest) = match input.strip_prefix('"') {
+        Some(quoted) => quoted.split_once('"').unwrap_or_default(),
+        None => input.split_at(input.find(|letter| letter == '[' || is_separator(letter)).unwrap_or(input.len())),
+    };
+    let port = rest.strip_prefix('[').and_then(|rest| rest.split_once(']'));
+    let port = port.and_then(|(port, rest)| Some((port.parse().ok().filter(|port| *port != 0)?, rest)));
+    match port {
+        Some((port, rest)) if !name.is_empty() && !rest.starts_with(|letter| !is_separator(letter)) => {
+            *input = rest;
+            separators(input)?;
+            Ok(LinkPort { node: name.to_owned(), port })
+        }
+        _ => bad(format!("link takes {takes}, for example \"S1\"[3], not {:?}", input.trim_end())),
+    }
 }
 
 /// The kind of this name, with what belongs to it.
@@ -235,6 +258,18 @@ fn fits(rule: &Rule) -> Parsed<()> {
     }
     if *kind == FaultKind::Rnr && select.direction.is_some() {
         return bad("rnr does not take direction: the receiver of a request always answers it");
+    }
+    if select.link.is_some() {
+        if !matches!(kind, FaultKind::Loss | FaultKind::Delay { .. } | FaultKind::Corrupt | FaultKind::PortDown { .. })
+        {
+            return bad(format!("{name} does not take link: a link takes loss, delay, corrupt and port-down"));
+        }
+        if select.opcode == Some(Sort::Cm) {
+            return bad("link does not take opcode cm: rules about links are for packets of queue pairs");
+        }
+        if matches!(kind, FaultKind::PortDown { .. }) && (select.device.is_some() || select.port.is_some()) {
+            return bad("port-down takes a link, or a device and a port: give one of them");
+        }
     }
     if select.opcode == Some(Sort::Cm) && matches!(kind, FaultKind::GhostAck | FaultKind::Rnr) {
         return bad(format!(
@@ -435,6 +470,7 @@ impl fmt::Display for Rule {
         text(f, "opcode", select.opcode.map(name).as_ref().map(|value| value as _))?;
         text(f, "direction", select.direction.map(way).as_ref().map(|value| value as _))?;
         text(f, "pid", select.pid.as_ref().map(|value| value as _))?;
+        text(f, "link", select.link.as_ref().map(|value| value as _))?;
         text(f, "nth", when.nth.as_ref().map(|value| value as _))?;
         text(f, "every", when.every.as_ref().map(|value| value as _))?;
         text(f, "after", when.after.as_ref().map(|value| value as _))?;
@@ -471,6 +507,9 @@ mod tests {
             "cm-timeout peer 10.0.0.2",
             "port-down for 500ms device softhca0",
             "remove device softhca1",
+            "loss 5% link \"S1\"[3] seed 7",
+            "delay 2ms direction out link \"a switch, with = and [\"[12]",
+            "port-down for 300ms link \"S1\"[3]",
         ] {
             let rule = parse(text).expect(text);
             assert_eq!(rule.to_string(), text);
@@ -489,6 +528,7 @@ mod tests {
             ("delay 1.5ms", "delay 1500us"),
             ("fail ibv_create_qp 12", "fail create_qp ENOMEM"),
             ("ghost_ack", "ghost-ack"),
+            ("loss link S1[3], seed 7", "loss link \"S1\"[3] seed 7"),
         ] {
             assert_eq!(parse(one), parse(other), "{one}");
         }
@@ -508,6 +548,15 @@ mod tests {
             ("loss peer here", "peer must be an IP address, not \"here\""),
             ("loss opcode sends", "opcode must be one of send, write, read"),
             ("loss nth 0", "nth must be at least 1"),
+            ("loss link S1", "link takes NODE[PORT], for example \"S1\"[3], not \"S1\""),
+            ("loss link S1[0]", "link takes NODE[PORT]"),
+            ("loss link [1]", "link takes NODE[PORT]"),
+            ("loss link \"S1[1]", "link takes NODE[PORT]"),
+            ("loss link S1[1]x", "link takes NODE[PORT]"),
+            ("rnr link S1[1]", "rnr does not take link"),
+            ("loss opcode cm link S1[1]", "for packets of queue pairs"),
+            ("port-down port 1 link S1[1]", "give one of them"),
+            ("port-down direction in link S1[1]", "does not take qp, opcode or direction"),
             ("delay", "delay takes a time, for example 50us"),
             ("delay 5", "delay must be a time"),
             ("delay 32years", "delay must be a time"),

@@ -33,6 +33,7 @@ fn facts(direction: Direction, peer: [u8; 16]) -> Facts {
         syndrome: 0,
         len: 256,
         management: true,
+        links: 0,
     }
 }
 

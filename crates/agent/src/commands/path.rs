@@ -40,6 +40,8 @@ pub fn resolve(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
         router: path.router.0,
         router_sl: path.router.1,
         narrowest,
+        links: path.links.there,
+        links_both_ways: path.links.both_ways,
         ..PathResolveAnswer::default()
     }))
 }

@@ -40,15 +40,18 @@ impl World {
     /// port has changed.
     fn fault_entry(&mut self, (id, scope): (u32, Scope), rule: &Rule, device: Option<usize>) -> (Entry, bool) {
         let armed = Armed::new(id, resolved(rule, device));
-        let mut entry = Entry { armed, scope, device, port: None, counted: (0, 0) };
+        let mut entry = Entry { armed, scope, device, port: None, until: None, counted: (0, 0) };
         let mut has_changed = false;
         match rule.kind {
             FaultKind::PortDown { lasts } => {
-                let port = rule.select.port.unwrap_or(1);
-                let until = (lasts > 0).then(|| Instant::now() + Duration::from_nanos(lasts));
-                entry.port = Some((device.unwrap_or(0), port, until));
-                has_changed = self.set_port(device.unwrap_or(0), port, false);
+                entry.until = (lasts > 0).then(|| Instant::now() + Duration::from_nanos(lasts));
                 entry.counted = (1, 1);
+                // A link goes down in the fabric, and its ports with it.
+                if rule.select.link.is_none() {
+                    let (device, port) = (device.unwrap_or(0), rule.select.port.unwrap_or(1));
+                    entry.port = Some((device, port));
+                    has_changed = self.set_port(device, port, false);
+                }
             }
             FaultKind::Remove => entry.counted = self.remove_for(&entry),
             _ => {}
@@ -123,6 +126,20 @@ impl World {
                     .into(),
             );
         }
+        if let Some(link) = &rule.select.link {
+            match &self.faults.book.lock().cables {
+                None => {
+                    return Err(format!(
+                        "link {link}: the agent has no topology; start one with `softhca agent --topology FILE`, or use \
+                         the keys device and port"
+                    ));
+                }
+                Some(cables) if !cables.contains(&(link.node.clone(), link.port)) => {
+                    return Err(format!("link {link}: there is no cable; `softhca subnet` lists the links"));
+                }
+                Some(_) => {}
+            }
+        }
         match rule.kind {
             FaultKind::PortDown { .. } | FaultKind::Remove if matches!(scope, Scope::Own(_)) => {
                 Err(format!("{}: this is for `softhca fault add`, not for the rules of one program", rule.kind))
@@ -131,6 +148,7 @@ impl World {
                 Err("port-down: other users' programs have the port as well; only root and the agent's own user may"
                     .into())
             }
+            FaultKind::PortDown { .. } if rule.select.link.is_some() => Ok(None),
             FaultKind::PortDown { .. } => {
                 let ports = self.devices.get(device.unwrap_or(0)).map_or(0, |device| device.ports.len());
                 let port = rule.select.port.unwrap_or(1);
@@ -196,11 +214,8 @@ impl World {
             }
             for entry in gone {
                 cleared.push(entry.armed.id);
-                if let Some((device, port, _)) = entry.port {
-                    let still = book
-                        .entries
-                        .iter()
-                        .any(|other| matches!(other.port, Some((d, p, _)) if (d, p) == (device, port)));
+                if let Some((device, port)) = entry.port {
+                    let still = book.entries.iter().any(|other| other.port == Some((device, port)));
                     changed |= !still && self.set_port(device, port, true);
                 }
             }
@@ -215,7 +230,7 @@ impl World {
             return false;
         }
         let now = Instant::now();
-        let over = |entry: &Entry| entry.port.and_then(|port| port.2).is_some_and(|until| until <= now);
+        let over = |entry: &Entry| entry.until.is_some_and(|until| until <= now);
         let ids: Vec<u64> = self
             .faults
             .book

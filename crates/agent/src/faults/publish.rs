@@ -114,6 +114,7 @@ impl World {
     /// Publishes to the engines of these contexts the rules that touch them.
     pub(super) fn publish_faults_to(&mut self, ids: &[ContextId]) {
         let faults = std::sync::Arc::clone(&self.faults);
+        faults.version.fetch_add(1, Ordering::Relaxed);
         let book = faults.book.lock();
         faults.on.store(!book.is_empty(), Ordering::Relaxed);
         let harm = !book.own.is_empty() || book.entries.iter().any(|entry| entry.rule().kind.is_of_packets());

@@ -18,6 +18,7 @@ use wire::mad::CLASS_CM;
 use wire::smp::{Capability, PortInfo};
 
 use super::Mads;
+use super::bad_links::BadLinks;
 use super::managed::{change_of, change_of_link};
 use super::packet::{PortPacket, packet_of};
 use super::remote_lids::Remotes;
@@ -47,6 +48,8 @@ pub(super) struct Fabric {
     pub(super) routed: Vec<u64>,
     /// What other agents have said.
     pub(super) remotes: Remotes,
+    /// The fault rules about links.
+    pub(super) bad_links: BadLinks,
 }
 
 impl Fabric {
@@ -55,7 +58,8 @@ impl Fabric {
         let managed = Managed::new(topology)?;
         let remotes = Remotes::default();
         let (ends, ports) = (BTreeMap::new(), HashMap::new());
-        let mut fabric = Self { managed, ends, ports, shown: None, routed: Vec::new(), remotes };
+        let bad_links = BadLinks::default();
+        let mut fabric = Self { managed, ends, ports, shown: None, routed: Vec::new(), remotes, bad_links };
         world.devices.iter().for_each(|device| fabric.attach(device));
         Ok(fabric)
     }

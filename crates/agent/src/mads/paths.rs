@@ -6,16 +6,18 @@
 //! once per piece of work.
 
 use abi::private::{Push, push};
+use subnet::NodeId;
 use subnet::fabric::{self, End, Kind, Passage, Probe};
 use wire::Grh;
 
 use super::Mads;
 use super::fabric::Fabric;
+use super::traffic::turned;
 use super::travel::port_of;
 use super::way::PortId;
 use crate::ids::ContextId;
 use crate::objects::groups::At;
-use crate::objects::paths::{Known, Path, Paths, Question, Tree, TreeQuestion};
+use crate::objects::paths::{Known, Path, Paths, Question, RuledLinks, Tree, TreeQuestion};
 use crate::world::World;
 
 impl Mads {
@@ -43,9 +45,9 @@ impl Mads {
 
     /// Brings the answers up to date with the fabric, if that has changed.
     pub(super) fn renew_paths(&mut self, world: &mut World) {
-        let Some(fabric) = self.fabric.as_mut().filter(|fabric| fabric.shown != Some(fabric.managed.epoch())) else {
-            return;
-        };
+        let has_changed =
+            |fabric: &&mut Fabric| fabric.shown != Some(fabric.managed.epoch()) || fabric.bad_links.are_new;
+        let Some(fabric) = self.fabric.as_mut().filter(has_changed) else { return };
         if world.tables.paths.trees.values().any(|known| fabric.is_stale(known)) {
             // What was sent until now took the old ways.
             self.count_traffic(world);
@@ -61,6 +63,7 @@ impl Mads {
         let changed = fabric.renew(world, &mut paths);
         let trees_changed = fabric.renew_trees(&mut paths);
         world.tables.paths = paths;
+        fabric.bad_links.are_new = false;
         world.announce_paths(&changed);
         if fabric.show_remotes(world) {
             world.announce_ports();
@@ -115,7 +118,9 @@ impl Fabric {
 
     /// Whether an answer may have changed. One without nodes is about a port that was not there.
     pub(super) fn is_stale<T>(&self, known: &Known<T>) -> bool {
-        known.nodes.is_empty() || known.nodes.iter().any(|node| self.managed.fabric().changed(*node) > known.epoch)
+        self.bad_links.are_new
+            || known.nodes.is_empty()
+            || known.nodes.iter().any(|node| self.managed.fabric().changed(*node) > known.epoch)
     }
 
     /// What passes on a path.
@@ -125,9 +130,12 @@ impl Fabric {
         let [Some(from), Some(to)] = ends else {
             return Known { answer: Path::default(), nodes: Vec::new(), epoch };
         };
-        let Passage { found, mut nodes } = self.managed.passage(from, &self.target(question, to));
+        let probe = self.target(question, to);
+        let Passage { found, mut nodes } = self.managed.passage(from, &probe);
         // The first LID of the destination is that node's.
         nodes.push(to.node);
+        let links = found.as_ref().map(|(_, path)| self.ruled_links((from, to), &probe, path, &mut nodes));
+        let links = links.unwrap_or_default();
         let answer = found.ok().filter(|(_, path)| path.end == to).map(|(levels, path)| {
             let port = port_of(world, PortId { device: question.from.0, port: question.from.1 });
             let pkeys = port.into_iter().flat_map(|port| (0..port.pkeys.length() as u32).zip(port.pkeys.entries()));
@@ -138,9 +146,37 @@ impl Fabric {
                 pkeys: passing.fold(0, |bits, (slot, _)| bits | 1_u128.checked_shl(slot).unwrap_or(0)),
                 narrowest: self.name(path.narrowest),
                 router: self.last_router(&path, question.route.2).unwrap_or_default(),
+                links,
             }
         });
         Known { answer: answer.unwrap_or_default(), nodes, epoch }
+    }
+
+    /// The fault rules about links on a path, and on it or the path back. `nodes` are those by
+    /// which the answer was found.
+    fn ruled_links(
+        &self,
+        (from, to): (End, End),
+        probe: &Probe,
+        path: &fabric::Path,
+        nodes: &mut Vec<NodeId>,
+    ) -> RuledLinks {
+        if self.bad_links.is_empty() || from == to {
+            return RuledLinks::default();
+        }
+        let model = self.managed.fabric();
+        let there = self.bad_links.on(model, from, &path.hops);
+        let back = match probe.grh {
+            // The answers of another subnet pass the same routers.
+            Some(_) => turned(&path.hops),
+            None => {
+                let dlid = self.managed.port_info(from).map_or(0, |info| info.lid);
+                let Passage { found, nodes: more } = self.managed.passage(to, &Probe { dlid, ..Probe::default() });
+                nodes.extend(more);
+                found.map(|(_, path)| path.hops).unwrap_or_default()
+            }
+        };
+        RuledLinks { there, both_ways: there | self.bad_links.on(model, to, &back) }
     }
 
     /// The LID by which packets of a path and a traffic class leave the last router, and their

@@ -11,6 +11,8 @@ use subnet::tunnel::passed::Passed;
 use subnet::{Cause, Managed};
 
 use super::Mads;
+use super::bad_links::count_errors;
+use super::fabric::Fabric;
 use super::way::PortId;
 use crate::objects::groups::At;
 use crate::objects::paths::TreeQuestion;
@@ -108,12 +110,21 @@ impl Mads {
     fn count_lost(&mut self, world: &World, flow: &Flow, sum: Sum) {
         let Some((start, probe)) = self.probe(flow) else { return self.count_lost_at_port(world, flow.from, sum) };
         let known = self.blocked.get(&flow.short()).cloned();
-        let Some(net) = self.fabric.as_mut().map(|fabric| &mut fabric.managed) else { return };
+        let Some(Fabric { managed: net, bad_links, .. }) = &mut self.fabric else { return };
         if probe.is_multicast() {
             let copies = net.fabric().trace_multicast(start, &probe);
             return count_copies(net, copies, sum);
         }
         let (path, lost) = known.map_or_else(|| net.fabric().trace(start, &probe), |(path, lost)| (path, Some(lost)));
+        // What the tables let pass, a bad link has lost.
+        if lost.is_none()
+            && let Some((before, harm)) = bad_links.first_lossy(net.fabric(), start, &path)
+        {
+            let hops = path.hops.get(..before).unwrap_or_default();
+            add(net, start, XMIT, sum);
+            count_at_hops(net, hops, sum);
+            return count_errors(net, start, hops, (harm, sum.packets));
+        }
         count_way(net, start, (&path, lost), sum);
         if let Some(NoPath { end, cause: Cause::PartitionIn | Cause::PartitionOut }) = lost {
             net.drop_for_partition(end, start, &probe, sum.packets);
@@ -171,7 +182,7 @@ impl Mads {
 }
 
 /// The hops of the other direction.
-fn turned(hops: &[Hop]) -> Vec<Hop> {
+pub(super) fn turned(hops: &[Hop]) -> Vec<Hop> {
     hops.iter().map(|hop| Hop { ingress: hop.egress, egress: hop.ingress, ..*hop }).collect()
 }
 

@@ -49,6 +49,16 @@ pub(crate) struct Path {
     pub(crate) narrowest: String,
     /// The LID of the last router, and the service level that it gives packets; zeros without one.
     pub(crate) router: (u16, u8),
+    pub(crate) links: RuledLinks,
+}
+
+/// Fault rules about links, as bits ([`abi::fault::link_bit`]).
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct RuledLinks {
+    /// Those about links on the path.
+    pub(crate) there: u64,
+    /// Those about links on the path or on the path back.
+    pub(crate) both_ways: u64,
 }
 
 /// A question for what packets to a group reach.

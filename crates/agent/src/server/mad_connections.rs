@@ -226,6 +226,13 @@ impl Server {
         }
     }
 
+    /// Takes over the fault rules about links, if they have changed.
+    pub(super) fn follow_faults(&mut self) {
+        if self.mads.mads.follow_faults(&mut self.world) {
+            self.follow_mads();
+        }
+    }
+
     /// Does what calls and datagrams have led to, and what that leads to: when a connection ends,
     /// the next one gets its `issmN`.
     pub(super) fn follow_mads(&mut self) {

@@ -129,6 +129,7 @@ impl Server {
         if self.world.end_faults() {
             self.show_changes(true);
         }
+        self.follow_faults();
         self.tell_clients();
         if self.world.faults.is_on() {
             self.manager.follow_removals(&self.world);

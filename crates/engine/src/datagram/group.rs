@@ -12,6 +12,7 @@ use crate::access::Refusal;
 use crate::board::DevicePort;
 use crate::mcast::Missing;
 use crate::memory::DatagramEntry;
+use crate::put::Sent;
 use crate::qp::{Inner, Lane, Qp};
 
 /// How often a datagram tries members other than the one for which it waits, in nanoseconds. This
@@ -36,16 +37,16 @@ impl Qp {
         missing.lanes.retain(|lane| {
             failed.is_none()
                 && match self.send_datagram(inner, lane, run, entry, place) {
-                    Ok(true) => {
+                    Sent::Yes | Sent::Lost => {
                         lane.patience.on_taken(waited);
                         false
                     }
-                    Ok(false) if waited >= lane.patience.left() => {
+                    Sent::Full if waited >= lane.patience.left() => {
                         lane.patience.on_lost();
                         false
                     }
-                    Ok(false) => !lane.is_dead(),
-                    Err(refusal) => {
+                    Sent::Full => !lane.is_dead(),
+                    Sent::Refused(refusal) => {
                         failed = Some(refusal);
                         false
                     }

@@ -50,7 +50,8 @@ impl Qp {
         }
         let engine = self.engine();
         let peer = inner.attributes.dest_qp_num;
-        engine.faults.losses.load().concern(&engine.board, engine.board.owner(peer), [self.qpn(), peer])
+        let (owner, ends) = (engine.board.owner(peer), [self.qpn(), peer]);
+        engine.faults.losses.load().concern(&engine.board, owner, ends, inner.link.links.both_ways)
     }
 
     /// Sets the initial state of a connection over a lane: whether it is lossy, and its MTU.

@@ -46,6 +46,7 @@ fn facts(direction: Direction, device: u32, qpn: u32, far: &Far, headers: &Heade
         syndrome,
         len: headers.len() as u32 + len,
         management: false,
+        links: far.links,
     }
 }
 
@@ -66,7 +67,7 @@ impl Qp {
             return match self.gather(&run.from, len, region) {
                 Ok(_) => {
                     self.lose_long(far, headers, len);
-                    Sent::Yes
+                    Sent::Lost
                 }
                 Err(refusal) => Sent::Refused(refusal),
             };
@@ -82,7 +83,7 @@ impl Qp {
             return match self.gather(&run.from, len, region) {
                 Ok(bytes) => {
                     self.show_lost_by(exit, far, headers, &bytes);
-                    Sent::Yes
+                    if verdict.on_link { Sent::Lost } else { Sent::Yes }
                 }
                 Err(refusal) => Sent::Refused(refusal),
             };
@@ -157,8 +158,8 @@ impl Qp {
         Sent::Yes
     }
 
-    /// Applies the rules to an outgoing datagram; returns true if it goes on unchanged. `to` is its
-    /// destination.
+    /// Applies the rules to an outgoing datagram. Returns what has become of it; `None` if it goes
+    /// on unchanged. `to` is its destination.
     #[cold]
     pub(crate) fn datagram_with_faults(
         &self,
@@ -167,7 +168,7 @@ impl Qp {
         len: u32,
         from: &Origin<'_>,
         to: Towards<'_>,
-    ) -> Result<bool, Refusal> {
+    ) -> Option<Sent> {
         let engine = self.engine();
         let facts = facts(Direction::Out, engine.device(), self.qpn(), far, headers, len);
         let verdict = engine.faults.decide(engine, &facts, headers);
@@ -181,16 +182,19 @@ impl Qp {
         let goes = verdict.fate == Fate::Good || verdict.fate == Fate::Ghost;
         if goes && !waits {
             engine.follow_with_delayed_packets(self.qpn());
-            return Ok(true);
+            return None;
         }
-        let bytes = self.gather(from, len, &mut HeldRegion::new(engine))?;
+        let bytes = match self.gather(from, len, &mut HeldRegion::new(engine)) {
+            Ok(bytes) => bytes,
+            Err(refusal) => return Some(Sent::Refused(refusal)),
+        };
         if verdict.fate == Fate::Lost || (is_lane && damage.is_some()) {
             let (lane, source) = match to {
                 Towards::Lane(lane, _, grh) => (Some(&**lane), grh.map_or([0; 16], |grh| source_of(&grh))),
                 Towards::Host(flow) => (None, flow.source),
             };
             self.show_lost(Ends::between(self.qpn(), source, far.gid), lane, headers, &bytes);
-            return Ok(false);
+            return Some(if verdict.on_link { Sent::Lost } else { Sent::Yes });
         }
         let late = verdict.fate == Fate::Late;
         let at = verdict.until.unwrap_or(engine.now().0).max(if late { engine.now().0 + LATE } else { 0 });
@@ -204,7 +208,7 @@ impl Qp {
                 DelayedPacket { qp: self.weak(), qpn: self.qpn(), to, bytes: bytes.clone(), late },
             );
         }
-        Ok(false)
+        Some(Sent::Yes)
     }
 
     /// Whether a rule makes a request see no receive request. If so, the responder answers with an
@@ -215,7 +219,8 @@ impl Qp {
             return false;
         }
         let engine = self.engine();
-        let far = Far { gid: inner.attributes.dest.dgid, port: inner.attributes.port_num.into(), room: u32::MAX };
+        let far =
+            Far { gid: inner.attributes.dest.dgid, port: inner.attributes.port_num.into(), room: u32::MAX, links: 0 };
         let mut facts = facts(Direction::In, engine.device(), self.qpn(), &far, &packet.headers, packet.len.into());
         facts.peer_qpn = inner.attributes.dest_qp_num;
         let withheld = engine.faults.withholds_receive(engine, &facts, &packet.headers);
@@ -278,7 +283,7 @@ impl Engine {
             };
             (gid, u32::from(inner.attributes.port_num), inner.attributes.dest_qp_num)
         };
-        let far = Far { gid, port, room: u32::MAX };
+        let far = Far { gid, port, room: u32::MAX, links: 0 };
         let len = u32::from(packet.len);
         let mut facts = facts(Direction::In, self.device(), qp.qpn(), &far, &packet.headers, len);
         facts.peer_qpn = if packet.src_qp.value() == 0 { peer } else { packet.src_qp.value() };

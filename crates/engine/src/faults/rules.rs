@@ -93,6 +93,7 @@ impl Qp {
             qpn: self.qpn(),
             peer_qpn: is_connected.then_some(a.dest_qp_num),
             paths: is_connected.then(|| [path(a.port_num, &a.dest), path(a.alt_port_num, &a.alt_dest)]),
+            links: is_connected.then_some(inner.link.links.there),
         };
         let is_ruled = engine.faults.rules.load().iter().any(|armed| armed.may_concern(&pair));
         inner.link.special.set(Special::RULED, is_ruled);
@@ -131,6 +132,11 @@ impl Engine {
             (true, false) => Losses::Everywhere,
             (true, true) => Losses::Named { own: rules.clone(), far },
         };
+        let about_links = |rules: &[Arc<Armed>]| {
+            let links = rules.iter().filter(|armed| armed.rule.select.link.is_some());
+            links.map(|armed| armed.id).collect::<Vec<_>>()
+        };
+        let links_changed = about_links(&before) != about_links(&rules);
         let is_lossy = !matches!(losses, Losses::None);
         faults.on.store(!rules.is_empty(), Ordering::Relaxed);
         self.agent.may_refuse.store(bits & state::COMMANDS != 0, Ordering::Relaxed);
@@ -139,6 +145,10 @@ impl Engine {
         // under its lock.
         faults.losses.store(Arc::new(losses));
         self.qps.all().iter().for_each(|qp| qp.heed_rules());
+        if links_changed {
+            // Which connections they concern is what the agent says of paths.
+            self.paths_changed();
+        }
         if is_lossy {
             self.timers_changed();
         }

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use super::{Class, Passage, PathState, Way};
+use super::{Class, Passage, PathState, RuledLinks, Way};
 use crate::board::DevicePort;
 use crate::mcast::is_group;
 use crate::memory::DatagramEntry;
@@ -35,7 +35,11 @@ impl Qp {
             self.complain_of_path(inner, dlid, class);
             return Passes::No;
         }
-        let narrow = passage.filter(|passage| passage.mtu_code < a.path_mtu);
+        let links = passage.as_ref().map_or_else(RuledLinks::default, |passage| passage.links);
+        if std::mem::replace(&mut inner.link.links, links) != links {
+            self.look_for_rules(inner);
+        }
+        let narrow = passage.filter(|passage| passage.mtu_code < inner.attributes.path_mtu);
         inner.link.special.set(Special::NARROW, narrow.is_some());
         inner.link.room = narrow.as_ref().map_or(u32::MAX, |passage| passage.mtu);
         if let Some(passage) = narrow {

@@ -24,7 +24,7 @@ use crate::net::scheduler::SendQuantum;
 use crate::net::unanswered::Unanswered;
 use crate::pace::Pace;
 use crate::parent::Token;
-use crate::paths::{Passage, Way};
+use crate::paths::{Passage, RuledLinks, Way};
 use crate::progress_mode::Wake;
 use crate::rnr_grace::RnrGraceQueue;
 use crate::special::Special;
@@ -147,6 +147,8 @@ pub(crate) struct Link {
     pub(crate) peer_mtu: u8,
     /// The longest payload that passes the links on the path, if that is less than the path MTU.
     pub(crate) room: u32,
+    /// The fault rules about links on the path.
+    pub(crate) links: RuledLinks,
     /// iWARP: there is no route, but a TCP connection.
     pub(crate) stream: Option<Box<StreamPart<Receive>>>,
 }
@@ -290,6 +292,7 @@ impl Inner {
                 lane_mtu: 0,
                 peer_mtu: 0,
                 room: u32::MAX,
+                links: RuledLinks::default(),
                 stream: None,
             },
             ud: UdPart::default(),

@@ -73,6 +73,7 @@ impl Qp {
             syndrome: 0,
             len: fpdu.len() as u32,
             management: false,
+            links: 0,
         };
         let (verdict, words) = engine.faults.decide_frame(engine, &facts, &format_args!("iWARP {kind}"));
         if let Fate::Damaged(bit) = verdict.fate {

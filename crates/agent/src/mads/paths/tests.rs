@@ -10,7 +10,9 @@ use mad::topology::Topology;
 use subnet::switch::Ports;
 
 use super::*;
+use crate::asker::Asker;
 use crate::config::Config;
+use crate::faults::{Scope, manage};
 use crate::ids::{ContextId, Peer};
 use crate::objects::traffic::{Counted, Flow, Sum};
 
@@ -395,4 +397,80 @@ fn the_own_manager_represses_what_a_port_tells_of_wrong_keys() {
     bench.mads.show_violations(&bench.world);
     let info = bench.mads.fabric.as_ref().and_then(|fabric| fabric.managed.port_info(end)).expect("a port");
     assert_eq!((info.lid, info.pkey_violations, info.qkey_violations), (lid, 1, 0));
+}
+
+fn clear_faults(bench: &mut Bench) {
+    let question = serde_json::json!({ "do": "clear" });
+    manage::answer(&mut bench.world, Asker::Root, &question);
+    bench.mads.follow_faults(&mut bench.world);
+}
+
+/// A rule about a link concerns the paths over it, in its direction, and ends with the rule.
+#[test]
+fn paths_tell_the_fault_rules_about_their_links() {
+    let mut bench = Bench::new(
+        "Switch 8 \"S1\"\n[1] \"H1\"[1]\n[2] \"H2\"[1]\n[3] \"S2\"[3]\n\nSwitch 8 \"S2\"\n[1] \"H3\"[1]\n\n\
+        Hca 1 \"H1\"\n\nHca 1 \"H2\"\n\nHca 1 \"H3\"\n",
+    );
+    let links = |bench: &mut Bench, from, to| {
+        let links = bench.path(from, to).links;
+        (links.there, links.both_ways)
+    };
+    let add = |bench: &mut Bench, rule: &str| {
+        bench.world.add_faults(Scope::All, rule).expect("a rule");
+        bench.mads.follow_faults(&mut bench.world);
+    };
+    assert_eq!(links(&mut bench, 0, 2), (0, 0));
+    add(&mut bench, "loss 10% link S2[3]");
+    assert_eq!([links(&mut bench, 0, 2), links(&mut bench, 2, 0), links(&mut bench, 0, 1)], [(2, 2), (2, 2), (0, 0)]);
+    add(&mut bench, "delay 1ms direction out link \"S1\"[3]");
+    assert_eq!([links(&mut bench, 0, 2), links(&mut bench, 2, 1)], [(6, 6), (2, 6)]);
+    clear_faults(&mut bench);
+    assert_eq!(links(&mut bench, 0, 2), (0, 0));
+    for (rule, words) in [("loss link S1[4]", "`softhca subnet` lists"), ("loss link S9[1]", "there is no cable")] {
+        let told = bench.world.add_faults(Scope::All, rule).expect_err(words);
+        assert!(told.contains(words), "{told}");
+    }
+}
+
+/// Packets that a bad link loses count at the ports up to the link, and as errors behind it.
+#[test]
+fn what_a_bad_link_loses_is_counted_at_the_port_behind_it() {
+    use mad::counters::Counter::{ReceiveErrors, SymbolErrors};
+    for (rule, errors) in [("loss 10% link S1[3] direction out", [7, 0]), ("corrupt link S2[3]", [7, 7])] {
+        let mut bench = Bench::new(
+            "Switch 8 \"S1\"\n[1] \"H1\"[1]\n[3] \"S2\"[3]\n\nSwitch 8 \"S2\"\n[1] \"H2\"[1]\n\n\
+            Hca 1 \"H1\"\n\nHca 1 \"H2\"\n",
+        );
+        bench.world.add_faults(Scope::All, rule).expect("a rule");
+        bench.mads.follow_faults(&mut bench.world);
+        let ports = [("S1", 1, UnicastReceivePackets), ("S1", 3, UnicastXmitPackets), ("S2", 3, UnicastReceivePackets)];
+        let counts = |bench: &mut Bench| ports.map(|(name, port, counter)| bench.counter(name, port, counter));
+        let before = counts(&mut bench);
+        let dlid = bench.world.devices[1].ports[0].lid.expect("a LID").number;
+        let flow = Flow { dlid, to: Some((1, 1)), pkey: 0xffff, ..Flow::of_port((0, 1)) };
+        let lost = Sum { packets: 7, words: 70 };
+        bench.world.tables.traffic.add(flow, Counted { lost, ..Counted::default() });
+        // The rule ends before somebody asks.
+        clear_faults(&mut bench);
+        let now = counts(&mut bench);
+        assert_eq!(now, [before[0] + 7, before[1] + 7, before[2]], "{rule}");
+        let found = [SymbolErrors, ReceiveErrors].map(|counter| bench.counter("S2", 3, counter));
+        assert_eq!(found, errors, "{rule}");
+        assert_eq!(bench.counter("S1", 3, SymbolErrors), 0, "the other direction");
+    }
+}
+
+/// A rule takes a link down. Its ports get their events, and packets take another path or none,
+/// until the rule ends. Then the link trains again.
+#[test]
+fn a_link_is_down_as_long_as_a_rule_says() {
+    let mut bench = Bench::new(ROW);
+    let path = bench.path(0, 2);
+    bench.world.add_faults(Scope::All, "port-down link \"H2\"[1]").expect("a rule");
+    bench.mads.follow_faults(&mut bench.world);
+    bench.run_until(|bench| bench.world.devices[1].ports[0].state == port_state::DOWN);
+    assert_eq!(bench.path(0, 2), path, "another link");
+    clear_faults(&mut bench);
+    bench.run_until(|bench| bench.all_are_active());
 }
