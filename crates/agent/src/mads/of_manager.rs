@@ -6,7 +6,11 @@ use std::time::Duration;
 
 use mad::client::Event;
 use mad::transactions::Registration;
+use subnet::fabric::{End, Probe};
+use wire::Grh;
+use wire::layout::Layout;
 use wire::mad::{Header, Mad};
+use wire::sa::{self, PathRecord};
 
 use super::Mads;
 use super::port::RegistrationOwner;
@@ -71,6 +75,25 @@ impl Mads {
         };
         let Some(mad) = message.first_chunk() else { return };
         let transaction = Header::of(mad).transaction as u32;
-        self.results.answers.push(SaReply { transaction, mad: is_answer.then_some(*mad) });
+        self.results.answers.push(SaReply { transaction, mad: is_answer.then(|| self.with_whole_path(*mad)) });
+    }
+
+    /// Lowers the MTU in a path record to that of the whole path. Subnet administration knows the
+    /// links up to the first router only; the links behind it may be narrower.
+    pub(super) fn with_whole_path(&self, mut mad: Mad) -> Mad {
+        let Header { attribute, status: 0, .. } = Header::of(&mad) else { return mad };
+        let record = (attribute == PathRecord::ATTRIBUTE).then(|| PathRecord::read(&mad[sa::DATA..])).flatten();
+        let Some(record) = record.filter(|record| record.sgid[..8] != record.dgid[..8]) else { return mad };
+        let Some(fabric) = &self.fabric else { return mad };
+        let gid = |end: &End| fabric.managed.fabric().port(*end).map(|port| port.settings().identity.gid());
+        let Some(start) = fabric.ends.values().find(|end| gid(end) == Some(record.sgid)) else { return mad };
+        let PathRecord { sgid, dgid, hop_limit, traffic_class, .. } = record;
+        let grh = Some(Grh { sgid, dgid, hop_limit, traffic_class, ..Grh::default() });
+        let probe = Probe { dlid: record.dlid, sl: record.sl, grh, ..Probe::default() };
+        if let Ok(path) = fabric.managed.resolve_to(*start, &probe) {
+            let mtu = record.mtu.min(path.mtu as u8);
+            PathRecord { mtu, ..record }.write(&mut mad[sa::DATA..]);
+        }
+        mad
     }
 }

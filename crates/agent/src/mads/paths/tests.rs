@@ -225,6 +225,31 @@ fn a_router_joins_two_subnets() {
     bench.run_until(|bench| bench.ask(&global(2)).levels == 0);
 }
 
+/// Subnet administration of the first subnet does not know the links of the second one.
+#[test]
+fn a_path_through_a_router_has_the_mtu_of_the_links_behind_it() {
+    use wire::layout::Layout;
+    use wire::sa::{DATA, PathRecord};
+    let mut bench = Bench::new(ROUTED);
+    let gids = [0, 1].map(|device| bench.world.devices[device].ports[0].gids.entry(0).expect("a GID").gid);
+    let router = bench.end("R", 1);
+    let dlid = bench.mads.fabric.as_ref().and_then(|fabric| fabric.managed.port_info(router)).expect("a port").lid;
+    let asked = PathRecord { sgid: gids[0], dgid: gids[1], dlid, mtu: 5, hop_limit: 255, ..PathRecord::default() };
+    let mtu = |bench: &Bench, record: &PathRecord| {
+        let mut mad = [0; 256];
+        let header = wire::mad::Header { attribute: PathRecord::ATTRIBUTE, ..wire::mad::Header::default() };
+        header.emit_to(&mut mad);
+        record.write(&mut mad[DATA..]);
+        PathRecord::read(&bench.mads.with_whole_path(mad)[DATA..]).expect("a record").mtu
+    };
+    bench.run_until(|bench| mtu(bench, &asked) == 5);
+    let narrow = bench.end("S2", 1);
+    bench.operate(|fabric| fabric.managed.fabric_mut().settings_mut(narrow).expect("a port").mtu = subnet::Mtu::B1024);
+    assert_eq!(mtu(&bench, &asked), 3);
+    assert_eq!(mtu(&bench, &PathRecord { mtu: 2, ..asked }), 2, "the links up to the router");
+    assert_eq!(mtu(&bench, &PathRecord { dgid: gids[0], ..asked }), 5, "in the own subnet");
+}
+
 /// Three subnets in a row: the hop limit counts the routers, and a link of the second router ends
 /// the path.
 #[test]
