@@ -46,7 +46,7 @@ pub(crate) fn run(bytes: &[u8]) {
                 smi::step(&mut smp, what & 0x80 != 0, PORTS, Some(port));
             }
             2 => {
-                let _ = (pma::handle(&mut node, &datagram), pma::unserved(&datagram));
+                let _ = (pma::handle(&mut node, &datagram, now), pma::unserved(&datagram));
             }
             3 => {
                 sender.handle_timeout(now);
