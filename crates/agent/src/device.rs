@@ -27,7 +27,7 @@ use crate::refusal::{Outcome, refuse};
 use crate::rnic::{self, StartUp};
 use crate::subnet_settings::SubnetSettings;
 use crate::table::Kind;
-use crate::violations::PortCounts;
+use crate::violation_counts::PortCounts;
 
 /// The firmware version, in the parts that the ABI packs into one word.
 pub const FIRMWARE: [u16; 3] = [0, 1, 0];

@@ -82,6 +82,7 @@ pub mod table;
 pub mod topology;
 mod traffic;
 pub mod users;
+mod violation_counts;
 mod violations;
 pub mod wire;
 pub mod world;

@@ -25,6 +25,7 @@ mod conflicts;
 mod copies;
 pub(crate) mod fabric;
 mod file;
+mod link_faults;
 mod managed;
 mod of_manager;
 mod operator;

@@ -1,61 +1,14 @@
 //! The P_Key and Q_Key violations of ports: packets that were dropped for their key. What PortInfo
-//! (IBA 14.2.5.6) and `ibv_query_port` show is one number. Not the traps, which [`crate::mads`]
-//! sends. Principal types: [`Violations`], [`ToldViolations`].
+//! (IBA 14.2.5.6) and `ibv_query_port` show is one number. [`crate::mads`] sends the traps. Adds to
+//! [`World`].
 //!
 //! Pairs of counts have that of Q_Keys first, as in `abi::private::violation`.
 
 use abi::private::{Violation, violation};
 
-use crate::context::HwCounters;
 use crate::ids::PortId;
+use crate::violation_counts::PortCounts;
 use crate::world::World;
-
-/// The most violations that wait to be told.
-const MOST: usize = 64;
-
-/// What a port counts apart from the contexts that are open.
-#[derive(Debug, Default)]
-pub(crate) struct PortCounts {
-    pub(crate) violations: Violations,
-    /// What ended contexts have counted.
-    pub(crate) hardware: HwCounters,
-}
-
-/// The violations of a port that are known without its contexts.
-#[derive(Debug, Default)]
-pub(crate) struct Violations {
-    /// What ended contexts have counted, and management datagrams.
-    kept: [u64; 2],
-    /// How many there were when a manager cleared the counter.
-    cleared: [u64; 2],
-    /// There is one that an engine has told, or one of a management datagram.
-    has_some: bool,
-}
-
-impl Violations {
-    /// Adds what a context has counted that ends.
-    pub(crate) fn keep(&mut self, counted: [u32; 2]) {
-        self.kept.iter_mut().zip(counted).for_each(|(sum, more)| *sum = sum.saturating_add(more.into()));
-    }
-}
-
-/// What engines have told of violations, until the ports tell their managers.
-#[derive(Debug, Default)]
-pub(crate) struct ToldViolations(Vec<(PortId, Violation)>);
-
-impl ToldViolations {
-    /// Notes what an engine has told. If too much waits, it is forgotten: the packet is counted.
-    fn push(&mut self, at: PortId, told: Violation) {
-        if self.0.len() < MOST {
-            self.0.push((at, told));
-        }
-    }
-
-    /// Takes all.
-    pub(crate) fn take(&mut self) -> Vec<(PortId, Violation)> {
-        std::mem::take(&mut self.0)
-    }
-}
 
 impl World {
     /// The Q_Key and P_Key violations of a port since a manager cleared the counters. They stop at
@@ -162,14 +115,5 @@ mod tests {
         assert_eq!((shown(&world), world.violations(0, 2), world.violations(7, 1)), ([1, 6], [0, 0], [0, 0]));
         world.clear_violations(PortId { port: 0, ..at }, PKEY);
         assert_eq!(shown(&world), [1, 6], "there is no port 0");
-    }
-
-    #[test]
-    fn what_engines_tell_is_bounded() {
-        let mut told = ToldViolations::default();
-        for _ in 0..10 * MOST {
-            told.push(PortId { device: 0, port: 1 }, Violation::default());
-        }
-        assert_eq!((told.take().len(), told.take().len()), (MOST, 0));
     }
 }

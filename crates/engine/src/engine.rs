@@ -47,8 +47,8 @@ use crate::request;
 use crate::special::{Special, SpecialWord};
 use crate::srq::Srq;
 use crate::table::Table;
+use crate::untold::Untold;
 use crate::usermem::ForkMark;
-use crate::violations::Untold;
 
 /// Work that is put off, because the thread that finds it holds locks.
 pub(crate) enum Deferred {

@@ -98,6 +98,7 @@ mod traffic;
 mod transmit;
 #[allow(unsafe_code, reason = "the one instruction has no safe name")]
 mod tsc;
+mod untold;
 #[allow(unsafe_code, reason = "its purpose: the program's memory may vanish while it is copied")]
 pub mod usermem;
 mod violations;

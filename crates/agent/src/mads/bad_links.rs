@@ -1,38 +1,34 @@
 //! Fault rules about links of the topology: which paths they concern, which links they hold down,
-//! and where ports count what they harm. Engines lose, damage and delay the packets. Adds to
-//! [`Mads`]. Principal type: [`BadLinks`].
+//! and where ports count what they harm. Engines lose, damage and delay the packets. Principal type:
+//! [`BadLinks`].
 
 use std::collections::BTreeSet;
 use std::iter::once;
 
-use abi::fault::{FaultKind, Way, link_bit};
+use abi::fault::{Way, link_bit};
 use mad::counters::Counter;
 use subnet::Managed;
 use subnet::fabric::{End, Fabric as Model, Hop, Path};
-
-use super::Mads;
-use super::fabric::Fabric;
-use crate::world::World;
 
 /// The rules about links.
 #[derive(Debug, Default)]
 pub(super) struct BadLinks {
     /// Of the agent's rules, when they were looked at last.
-    version: u64,
-    list: Vec<BadLink>,
+    pub(super) version: u64,
+    pub(super) list: Vec<BadLink>,
     /// The answers about paths do not know these rules yet.
     pub(super) are_new: bool,
 }
 
 /// What a rule does to a link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct BadLink {
+pub(super) struct BadLink {
     /// The number of the rule.
-    rule: u32,
-    end: End,
+    pub(super) rule: u32,
+    pub(super) end: End,
     /// The direction of packets at this end.
-    way: Way,
-    harm: Harm,
+    pub(super) way: Way,
+    pub(super) harm: Harm,
 }
 
 /// How packets are harmed.
@@ -84,7 +80,7 @@ impl BadLinks {
     }
 
     /// The links that are held down, each by one of its ends.
-    fn down(&self, model: &Model) -> BTreeSet<End> {
+    pub(super) fn down(&self, model: &Model) -> BTreeSet<End> {
         let down = self.list.iter().filter(|it| it.harm == Harm::Down).map(|it| it.end);
         down.map(|end| model.peer(end).map_or(end, |peer| end.min(peer))).collect()
     }
@@ -103,60 +99,5 @@ pub(super) fn count_errors(net: &mut Managed, start: End, hops: &[Hop], (harm, p
     net.add(peer, Counter::SymbolErrors, packets);
     if harm == Harm::Corruption {
         net.add(peer, Counter::ReceiveErrors, packets);
-    }
-}
-
-impl Mads {
-    /// Takes over the rules about links, if they have changed. Returns false if they have not.
-    pub(crate) fn follow_faults(&mut self, world: &mut World) -> bool {
-        let version = world.faults.version();
-        let Some(fabric) = self.fabric.as_mut().filter(|fabric| fabric.bad_links.version != version) else {
-            return false;
-        };
-        fabric.bad_links.version = version;
-        let list = fabric.rules_about_links(world);
-        if list == fabric.bad_links.list {
-            return false;
-        }
-        // What was lost until now was lost by the old rules.
-        self.count_traffic(world);
-        let Some(Fabric { managed, bad_links, .. }) = &mut self.fabric else { return false };
-        let before = bad_links.down(managed.fabric());
-        (bad_links.list, bad_links.are_new) = (list, true);
-        let now = bad_links.down(managed.fabric());
-        now.difference(&before).for_each(|end| managed.cut(*end));
-        before.difference(&now).for_each(|end| managed.mend(*end));
-        self.settle(world);
-        true
-    }
-}
-
-impl Fabric {
-    fn rules_about_links(&self, world: &World) -> Vec<BadLink> {
-        let rules = world.faults.about_links().into_iter();
-        let bad_link = |(rule, fault): (u32, abi::fault::Rule)| {
-            let harm = match fault.kind {
-                FaultKind::Loss => Harm::Loss,
-                FaultKind::Corrupt => Harm::Corruption,
-                FaultKind::Delay { .. } => Harm::Delay,
-                FaultKind::PortDown { .. } => Harm::Down,
-                _ => return None,
-            };
-            let link = fault.select.link?;
-            let end = End { node: self.managed.id(&link.node)?, port: link.port };
-            Some(BadLink { rule, end, way: fault.select.direction.unwrap_or(Way::Both), harm })
-        };
-        rules.filter_map(bad_link).collect()
-    }
-
-    /// The ports with a cable, by the names of their nodes.
-    pub(super) fn cables(&self) -> BTreeSet<(String, u8)> {
-        let model = self.managed.fabric();
-        let ends = (0..model.len() as u32).map(subnet::NodeId).flat_map(|node| {
-            let ports = 1..=model.node(node).map_or(0, subnet::fabric::Node::ports);
-            ports.map(move |port| End { node, port })
-        });
-        let named = ends.filter(|end| model.peer(*end).is_some());
-        named.filter_map(|end| Some((self.managed.name(end.node)?.to_owned(), end.port))).collect()
     }
 }

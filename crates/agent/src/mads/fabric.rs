@@ -19,11 +19,10 @@ use wire::smp::{Capability, PortInfo};
 
 use super::Mads;
 use super::bad_links::BadLinks;
-use super::managed::{change_of, change_of_link};
+use super::managed::{change_of, change_of_link, cleared};
 use super::packet::{PortPacket, packet_of};
 use super::remote_lids::Remotes;
 use super::travel::{find_port, inner, port_of};
-use super::violations::cleared;
 use super::way::{Datagram, PortId, Way};
 use crate::device::Device;
 use crate::management::ReceivedMad;

@@ -5,13 +5,13 @@
 use std::time::Duration;
 
 use abi::device::{link_layer, port_state};
+use abi::private::violation;
 use mad::node::Node;
 use mad::sma::{self, Handled, NodeEvent};
 use subnet::state::{Logical, Physical};
 use wire::mad::STATUS_INVALID;
 use wire::smp::{LinkState, NodeInfo, NodeType, PhysState, PortInfo, PortLink, PortVls, Smp, SwitchInfo};
 
-use super::violations::cleared;
 use super::way::PortId;
 use crate::config::{Guid, PortState};
 use crate::device::Device;
@@ -238,6 +238,15 @@ pub(super) fn has_subnet_management(world: &World, device: usize, port: u8) -> b
 pub(super) fn is_up(world: &World, device: usize, port: u8) -> bool {
     let port = world.devices.get(device).and_then(|device| device.port(u32::from(port)).ok());
     port.is_some_and(|port| port.state != port_state::DOWN)
+}
+
+/// The kind of violations whose count a manager has cleared.
+pub(super) const fn cleared(event: NodeEvent) -> Option<u8> {
+    match event {
+        NodeEvent::QKeyViolations => Some(violation::QKEY),
+        NodeEvent::PKeyViolations => Some(violation::PKEY),
+        _ => None,
+    }
 }
 
 #[cfg(test)]

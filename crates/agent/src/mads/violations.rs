@@ -6,7 +6,6 @@
 //! bad packets causes no more work than that for the manager.
 
 use abi::private::violation;
-use mad::sma::NodeEvent;
 use subnet::managed::Key;
 use wire::notice::{KeyNotice, Notice};
 use wire::smp::NodeType;
@@ -19,15 +18,6 @@ use crate::world::World;
 
 /// The kinds of violations as the fabric calls them.
 const KEYS: [(u8, Key); 2] = [(violation::QKEY, Key::QKey), (violation::PKEY, Key::PKey)];
-
-/// The kind of violations whose count a manager has cleared.
-pub(super) const fn cleared(event: NodeEvent) -> Option<u8> {
-    match event {
-        NodeEvent::QKeyViolations => Some(violation::QKEY),
-        NodeEvent::PKeyViolations => Some(violation::PKEY),
-        _ => None,
-    }
-}
 
 impl Mads {
     /// Tells the managers what engines have told. Returns false if that is nothing.

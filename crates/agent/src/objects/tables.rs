@@ -7,7 +7,7 @@ use super::traffic::Traffic;
 use super::{Ah, CompletionChannel, Cq, Dm, Mr, Mw, OpenedQp, Pd, Qp, Srq, Xrcd};
 use crate::ids::ContextId;
 use crate::table::{Kind, Table};
-use crate::violations::ToldViolations;
+use crate::violation_counts::ToldViolations;
 
 /// The objects of an agent.
 pub struct Tables {

@@ -1,0 +1,66 @@
+//! The violations of keys of which the agent has not been told yet. Principal type: [`Untold`].
+
+use abi::private::Violation;
+use protocol::Time;
+
+use crate::lock::Mutex;
+
+/// The shortest time between two violations of a kind of which the agent is told, in nanoseconds.
+const PAUSE: u64 = 100_000_000;
+
+/// The violations of which the agent has not been told yet, by their kind.
+#[derive(Default)]
+pub(crate) struct Untold(Mutex<[Last; 3]>);
+
+/// The last violation of a kind that the agent was told of.
+#[derive(Clone, Copy, Default)]
+struct Last {
+    /// It, while it waits for the helper thread.
+    waiting: Option<Violation>,
+    /// When it happened.
+    at: Option<Time>,
+}
+
+impl Untold {
+    /// Keeps a violation for the agent, unless it was told of another one a short time ago. Returns
+    /// false if so.
+    pub(crate) fn keep(&self, violation: Violation, now: Time) -> bool {
+        let mut all = self.0.lock();
+        let Some(last) = all.get_mut(usize::from(violation.kind)) else { return false };
+        let is_due = last.at.is_none_or(|at| now.0.saturating_sub(at.0) >= PAUSE);
+        if is_due {
+            *last = Last { waiting: Some(violation), at: Some(now) };
+        }
+        is_due
+    }
+
+    /// Whether the agent has to be told of one.
+    pub(crate) fn is_some(&self) -> bool {
+        self.0.lock().iter().any(|last| last.waiting.is_some())
+    }
+
+    pub(crate) fn take(&self) -> [Option<Violation>; 3] {
+        self.0.lock().each_mut().map(|last| last.waiting.take())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use abi::private::violation::{NO_PATH, PKEY, QKEY};
+
+    use super::*;
+
+    #[test]
+    fn the_agent_is_told_of_one_violation_of_each_kind_in_a_pause() {
+        let untold = Untold::default();
+        let keep = |kind, key, at| untold.keep(Violation { kind, key, ..Violation::default() }, Time(at));
+        let told = || untold.take().map(|told| told.map(|violation| violation.key));
+        assert!(keep(QKEY, 1, 5) && keep(PKEY, 2, 5));
+        assert!((0..1000).all(|at| !keep(QKEY, 3, 5 + at)) && untold.is_some());
+        assert_eq!((told(), told(), untold.is_some()), ([Some(1), Some(2), None], [None; 3], false));
+        assert!(!keep(QKEY, 4, 4 + PAUSE) && keep(QKEY, 5, 5 + PAUSE));
+        assert!(keep(NO_PATH, 7, 0));
+        assert_eq!(told(), [Some(5), None, Some(7)]);
+        assert!(!keep(7, 6, 10 * PAUSE), "no such kind");
+    }
+}
