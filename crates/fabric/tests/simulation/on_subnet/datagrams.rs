@@ -85,7 +85,7 @@ fn l17_an_address_vector_needs_the_lid_and_the_port_alone() {
     let mut wcs = [Wc::default(); 2];
     assert_eq!(to.rcq.poll(&mut wcs), Ok(1));
     let slid = net.lid(1);
-    assert_eq!((wcs[0].slid, wcs[0].sl, wcs[0].src_qp), (slid.into(), 2, from.qp.qpn()));
+    assert_eq!((wcs[0].slid, wcs[0].sl, wcs[0].src_qp), (slid, 2, from.qp.qpn()));
     // Another LID is another port.
     let bystander = ready(&mut net, 2);
     let other = handle(&from, net.lid(2), 0);
