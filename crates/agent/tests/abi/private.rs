@@ -22,7 +22,7 @@ pub(crate) fn hello() -> Request {
 #[test]
 fn engine_hello() {
     check(&Row {
-        answer: "01000000 00000000 0030640000000000 00000000 18000000".into(),
+        answer: "01000000 00000000 0030840100000000 00000000 18000000".into(),
         fds: 2,
         room: 24,
         ..Row::new(8, |_| hello())
@@ -116,7 +116,7 @@ fn mcast_resolve() {
 #[test]
 fn path_resolve() {
     let mut client = Client::alone();
-    let ask = "c9000080 0400 0c00 0100000000000000 0000 0000 00000000 \
+    let ask = "c9000080 0400 0e00 0100000000000000 0000 0000 00000000 \
         0000000000000000 0000000000000000 00000000 01 01 0000 00 00 0000 00000000";
     client.refused(&ask.into(), EINVAL, "without an engine");
     assert_eq!(client.call(&hello()).status, 0);
