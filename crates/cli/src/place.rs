@@ -81,6 +81,12 @@ fn node_dir(run_dir: &Path, node: &str) -> Result<PathBuf, String> {
     })
 }
 
+/// The run directory of the agent whose node has this run directory, if it is one of a node.
+pub(crate) fn dir_of_topology(run_dir: &Path) -> Option<&Path> {
+    let nodes = run_dir.parent()?;
+    (nodes.file_name()? == agent::rundir::NODES).then(|| nodes.parent())?
+}
+
 /// Names a few nodes of an agent that has another one than these.
 fn no_node(node: &str, known: &[String]) -> String {
     const SHOWN: usize = 16;
@@ -148,6 +154,14 @@ pub(crate) fn library_folder() -> Result<PathBuf, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_run_directory_of_a_node_names_that_of_its_agent() {
+        let dir = node_dir(Path::new("/run/x"), "H1").expect_err("nothing is there");
+        assert!(dir.contains("no agent with a topology runs in /run/x"), "{dir}");
+        assert_eq!(dir_of_topology(Path::new("/run/x/nodes/H1")), Some(Path::new("/run/x")));
+        assert_eq!(dir_of_topology(Path::new("/run/x")), None);
+    }
 
     #[test]
     fn a_node_that_has_no_programs_is_refused_with_what_there_is() {

@@ -97,6 +97,12 @@ fn answering_or_started(host: &Host, run_dir: &Path, wanted: Wanted) -> Result<C
     if let Some(connection) = answering(run_dir)? {
         return Ok(connection);
     }
+    if let Some(dir) = place::dir_of_topology(run_dir) {
+        return Err(format!(
+            "the agent with the topology does not answer in {}; start it with `softhca agent --topology FILE`",
+            dir.display()
+        ));
+    }
     let cannot = |error: io::Error| format!("cannot start the agent: {error}; run `softhca doctor`");
     engine::rundir::prepare(run_dir).map_err(cannot)?;
     let start_lock = place::start_lock(run_dir);

@@ -60,3 +60,19 @@ fn a_log_filter_that_is_none_is_refused() {
         }
     }
 }
+
+/// The folders of nodes stay behind if an agent is killed.
+#[test]
+fn a_node_without_the_agent_of_its_topology_gets_none_of_its_own() {
+    let scratch = tempfile::tempdir().expect("a scratch directory");
+    let node = scratch.path().join("run/nodes/H1");
+    std::fs::create_dir_all(&node).expect("a folder");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_softhca"));
+    let output =
+        command.arg("devices").env("SOFTHCA_DIR", &node).env_remove("SOFTHCA_LOG").output().expect("it starts");
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{errors}");
+    let told = format!("the agent with the topology does not answer in {}", scratch.path().join("run").display());
+    assert!(errors.contains(&told) && errors.contains("softhca agent --topology FILE"), "{errors}");
+    assert!(!node.join("admin").exists(), "no agent is started");
+}
