@@ -30,6 +30,8 @@ pub(crate) const IDLE_EXIT: Duration = Duration::from_secs(60);
 
 /// How long an agent may take until it answers.
 const READY: Duration = Duration::from_secs(15);
+/// The same for an agent with a topology, which makes about 600 files for each adapter.
+const READY_WITH_TOPOLOGY: Duration = Duration::from_secs(120);
 
 const GLANCE: Duration = Duration::from_millis(2);
 
@@ -183,10 +185,12 @@ pub(crate) fn launch(run_dir: &Path, arguments: &[String]) -> Result<Connection,
         .stderr(log)
         .spawn()
         .map_err(|error| cannot(at("start", &program)(error)))?;
-    await_answer(run_dir, &mut child, log_start)
+    let has_topology = arguments.iter().any(|argument| argument.starts_with("--topology"));
+    let ready = if has_topology { READY_WITH_TOPOLOGY } else { READY };
+    await_answer(run_dir, &mut child, log_start, ready)
 }
 
-fn await_answer(run_dir: &Path, child: &mut Child, log_start: u64) -> Result<Connection, String> {
+fn await_answer(run_dir: &Path, child: &mut Child, log_start: u64, ready: Duration) -> Result<Connection, String> {
     let log = place::agent_log(run_dir);
     let started = Instant::now();
     loop {
@@ -200,8 +204,8 @@ fn await_answer(run_dir: &Path, child: &mut Child, log_start: u64) -> Result<Con
                 None => format!("the agent exited ({status}); its log is {}", log.display()),
             });
         }
-        if started.elapsed() > READY {
-            let wait = READY.as_secs();
+        if started.elapsed() > ready {
+            let wait = ready.as_secs();
             return Err(format!("the agent does not answer within {wait} s ({error}); its log is {}", log.display()));
         }
         std::thread::sleep(GLANCE);
