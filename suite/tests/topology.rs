@@ -275,7 +275,7 @@ fn the_agents_manager_does_as_its_settings_say() {
     room.wait_until_active().expect("they are");
     let said = |words: &[&str]| said(&room, "H2", words);
     let info = said(&["smpquery", "portinfo", "-D", "0"]);
-    assert!(info.contains("Lmc:.............................2"), "{info}");
+    assert!(info.contains("LMC:.............................2"), "{info}");
     let keys = said(&["smpquery", "pkeys", "-D", "0"]);
     assert!(keys.contains("0xffff") && keys.contains("0x8010"), "{keys}");
     let manager = said(&["sminfo"]);

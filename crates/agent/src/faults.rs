@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 
 use abi::command::Row;
 use abi::fault::text::command_name;
-use abi::fault::{Armed, Facts, Fate, FaultKind, Rule, decide};
+use abi::fault::{Armed, Facts, Fate, FaultKind, PLACES, Rule, decide};
 use parking_lot::Mutex;
 
 use crate::context::Context;
@@ -146,6 +146,23 @@ struct Book {
 impl Book {
     fn is_empty(&self) -> bool {
         self.entries.is_empty() && self.own.is_empty()
+    }
+
+    /// A number for another rule. Its place in a program's page ([`abi::fault::PLACES`]) is none of
+    /// a rule that acts in the same programs.
+    fn next_id(&mut self, own: Option<ContextId>) -> u32 {
+        let next = self.last + 1..=self.last + PLACES;
+        let is_free = |number: u32| self.entries.iter().all(|entry| entry.armed.id % PLACES != number % PLACES);
+        let is_free_in =
+            |number: u32, id: ContextId| self.own(id).all(|entry| entry.armed.id % PLACES != number % PLACES);
+        let is_free_in_all = |number: u32| match own {
+            Some(id) => is_free_in(number, id),
+            None => self.own.keys().all(|id| is_free_in(number, *id)),
+        };
+        // The programs' own rules together may have all places.
+        let free = next.clone().find(|number| is_free(*number) && is_free_in_all(*number));
+        self.last = free.or_else(|| next.clone().find(|number| is_free(*number))).unwrap_or(*next.start());
+        self.last
     }
 
     /// The rules that a context has brought for itself.

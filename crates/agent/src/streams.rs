@@ -106,12 +106,17 @@ impl Streams {
         Some(offer)
     }
 
-    /// Keeps a second descriptor of the connection that the engine of a QP has taken.
-    pub(crate) fn keep(&self, qpn: u32, socket: Foreign) {
-        self.0.lock().kept.insert(qpn, socket);
+    /// Keeps a second descriptor of the connection that the engine of a QP has taken. Returns whether
+    /// there was one of an earlier connection, which the QP has left: it was reset.
+    pub(crate) fn keep(&self, qpn: u32, uid: u32, socket: Foreign) -> bool {
+        let mut table = self.0.lock();
+        let earlier = table.kept.insert(qpn, socket).map(|socket| LeftStream { socket, uid, ends: false });
+        let was_kept = earlier.is_some();
+        table.left.extend(earlier);
+        was_kept
     }
 
-    /// A QP of a user leaves its connection: it is reset, or ends. `ends`: so does its process.
+    /// A QP of a user ends, and leaves its connection. `ends`: so does its process.
     /// Returns whether a second descriptor was kept.
     pub(crate) fn leave(&self, qpn: u32, uid: u32, ends: bool) -> bool {
         let mut table = self.0.lock();

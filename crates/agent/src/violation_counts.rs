@@ -31,6 +31,7 @@ pub(crate) struct Violations {
 impl Violations {
     /// Adds what a context has counted that ends.
     pub(crate) fn keep(&mut self, counted: [u32; 2]) {
+        self.has_some |= counted != [0; 2];
         self.kept.iter_mut().zip(counted).for_each(|(sum, more)| *sum = sum.saturating_add(more.into()));
     }
 }

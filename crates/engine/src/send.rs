@@ -448,7 +448,7 @@ impl Qp {
     /// Writes the completions of finished send requests, and ends the queue if a request failed.
     #[inline]
     pub(crate) fn complete_sends(&self, inner: &mut Inner) {
-        if inner.requester.has_completions() || inner.draining.is_some() {
+        if (inner.requester.has_completions() || inner.draining.is_some()) && !self.has_ended_requests(inner) {
             self.complete_all_sends(inner);
         }
     }

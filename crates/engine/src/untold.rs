@@ -1,5 +1,6 @@
 //! The violations of keys of which the agent has not been told yet. Principal type: [`Untold`].
 
+use abi::board::PORT_MAX;
 use abi::private::Violation;
 use protocol::Time;
 
@@ -8,11 +9,14 @@ use crate::lock::Mutex;
 /// The shortest time between two violations of a kind of which the agent is told, in nanoseconds.
 const PAUSE: u64 = 100_000_000;
 
-/// The violations of which the agent has not been told yet, by their kind.
-#[derive(Default)]
-pub(crate) struct Untold(Mutex<[Last; 3]>);
+/// Three kinds of violations for each port.
+const PLACES: usize = 3 * PORT_MAX as usize;
 
-/// The last violation of a kind that the agent was told of.
+/// The violations of which the agent has not been told yet, by their kind and port.
+#[derive(Default)]
+pub(crate) struct Untold(Mutex<[Last; PLACES]>);
+
+/// The last violation of a kind and port that the agent was told of.
 #[derive(Clone, Copy, Default)]
 struct Last {
     /// It, while it waits for the helper thread.
@@ -26,7 +30,8 @@ impl Untold {
     /// false if so.
     pub(crate) fn keep(&self, violation: Violation, now: Time) -> bool {
         let mut all = self.0.lock();
-        let Some(last) = all.get_mut(usize::from(violation.kind)) else { return false };
+        let port = usize::from(violation.port).saturating_sub(1).min(PORT_MAX as usize - 1);
+        let Some(last) = all.get_mut(usize::from(violation.kind) * PORT_MAX as usize + port) else { return false };
         let is_due = last.at.is_none_or(|at| now.0.saturating_sub(at.0) >= PAUSE);
         if is_due {
             *last = Last { waiting: Some(violation), at: Some(now) };
@@ -39,7 +44,7 @@ impl Untold {
         self.0.lock().iter().any(|last| last.waiting.is_some())
     }
 
-    pub(crate) fn take(&self) -> [Option<Violation>; 3] {
+    pub(crate) fn take(&self) -> [Option<Violation>; PLACES] {
         self.0.lock().each_mut().map(|last| last.waiting.take())
     }
 }
@@ -53,14 +58,17 @@ mod tests {
     #[test]
     fn the_agent_is_told_of_one_violation_of_each_kind_in_a_pause() {
         let untold = Untold::default();
-        let keep = |kind, key, at| untold.keep(Violation { kind, key, ..Violation::default() }, Time(at));
-        let told = || untold.take().map(|told| told.map(|violation| violation.key));
+        let keep_at =
+            |port, kind, key, at| untold.keep(Violation { port, kind, key, ..Violation::default() }, Time(at));
+        let keep = |kind, key, at| keep_at(1, kind, key, at);
+        let told = || untold.take().into_iter().flatten().map(|violation| violation.key).collect::<Vec<_>>();
         assert!(keep(QKEY, 1, 5) && keep(PKEY, 2, 5));
         assert!((0..1000).all(|at| !keep(QKEY, 3, 5 + at)) && untold.is_some());
-        assert_eq!((told(), told(), untold.is_some()), ([Some(1), Some(2), None], [None; 3], false));
+        assert_eq!((told(), told(), untold.is_some()), (vec![1, 2], vec![], false));
         assert!(!keep(QKEY, 4, 4 + PAUSE) && keep(QKEY, 5, 5 + PAUSE));
         assert!(keep(NO_PATH, 7, 0));
-        assert_eq!(told(), [Some(5), None, Some(7)]);
+        assert!(keep_at(2, PKEY, 8, 6 + PAUSE), "the other port");
+        assert_eq!(told(), [5, 8, 7]);
         assert!(!keep(7, 6, 10 * PAUSE), "no such kind");
     }
 }

@@ -223,6 +223,10 @@ impl Stream {
         }
         let written = self.next_fpdu(now, out, memory);
         if written > 0 {
+            if self.responder.ending().is_some() {
+                // The peer takes responses: it has the time for the next one.
+                self.deadline = Some(now + self.config.linger);
+            }
             return Transmit::Bytes(written);
         }
         if self.end_wait(now).is_some() {
@@ -281,7 +285,7 @@ impl Stream {
             self.hold_end = Some(self.held_end(now));
         }
         self.hold = self.hold.filter(|hold| now < *hold);
-        while matches!(self.state, State::Waiting | State::Open | State::Closing) && !self.responder.is_ending() {
+        while matches!(self.state, State::Waiting | State::Open | State::Closing) && self.responder.ending().is_none() {
             let Stream { receiver, requester, responder, events, config, .. } = self;
             let segment = match receiver.next(&mut bytes) {
                 Ok(Some(segment)) => segment,
@@ -300,6 +304,7 @@ impl Stream {
                 Ok(Some(terminate)) => self.terminated(now, terminate),
                 Err(reason) if reason.is_protection() && !self.responder.is_idle() => {
                     self.responder.end(Terminate { reason, failed });
+                    self.deadline = Some(now + self.config.linger);
                 }
                 Err(reason) => self.fail(now, Terminate { reason, failed }),
             }
@@ -312,6 +317,11 @@ impl Stream {
 
     /// The peer closed its sending direction.
     pub fn receive_end(&mut self) {
+        if let (State::Open, Some(terminate)) = (self.state, self.responder.ending()) {
+            // The peer does not wait for the responses and the Terminate message behind them.
+            self.events.push_back(Event::Terminated { by: Side::Us, terminate });
+            return self.finish(Close::Terminated, Some(Transmit::Reset));
+        }
         let whole = self.receiver.is_between() && !self.responder.in_send();
         match self.state {
             State::Closed => {}

@@ -64,11 +64,7 @@ pub fn apply(world: &mut World, owner: ContextId, wanted: &ModifyQp, rate: Optio
         check_rate(device, qp, wanted, rate)?;
         let state = qp.block.word(word::STATE);
         if state.compare_exchange(found, next as u32, Ordering::AcqRel, Ordering::Acquire).is_ok() {
-            let qpn = qp.qpn;
             store(world, owner, wanted, rate, next);
-            if next == State::Reset {
-                stream::leave(world, owner, qpn);
-            }
             return Ok(());
         }
         // The engine has moved the QP meanwhile (to an error state, and no further), so the

@@ -42,17 +42,18 @@ pub fn take(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
         && room_for_descriptor(world, call.context).is_ok()
     {
         let context = world.context(call.context)?;
-        context.take_descriptor();
         // The program can set options with which closing the socket takes long.
-        let second = Foreign::new(second, context.closer.clone());
-        world.wire.streams().keep(qpn, second);
+        let (second, uid) = (Foreign::new(second, context.closer.clone()), context.peer.uid);
+        if !world.wire.streams().keep(qpn, uid, second) {
+            world.context(call.context)?.take_descriptor();
+        }
     }
     let mut answer = call.answer(&offer.agreed);
     answer.fds.push(offer.socket);
     Ok(answer)
 }
 
-/// A QP leaves its connection: it is reset, or ends.
+/// A QP ends, and leaves its connection. A QP that is reset leaves it for its engine to end.
 pub(super) fn leave(world: &mut World, owner: ContextId, qpn: u32) {
     if let Some(context) = world.contexts.get_mut(&owner)
         && world.wire.streams().leave(qpn, context.peer.uid, context.ends)

@@ -89,8 +89,7 @@ impl World {
                 }
             }
             for (rule, device) in rules.into_iter().zip(places) {
-                book.last += 1;
-                let id = book.last;
+                let id = book.next_id(own);
                 tracing::warn!(target: "softhca::fault", "rule {id}: {rule}");
                 let (entry, has_changed) = self.fault_entry((id, scope), &rule, device);
                 changed |= has_changed;

@@ -23,6 +23,8 @@ impl Qp {
         // An adapter has long taken and acknowledged what the peer has sent.
         self.engine.take_arrived();
         self.send_off();
+        // Before the agent reads what still arrives for the peer's sake.
+        self.drop_stream(&mut self.lock());
         let order = self.engine.memory.allocation.lock();
         let request = super::destroy(self.handle);
         // Only a multicast group can make the agent refuse.

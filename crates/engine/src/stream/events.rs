@@ -48,12 +48,20 @@ impl Qp {
         }
     }
 
-    /// Completes the requests whose bytes the socket has taken, or will not take.
+    /// Completes the requests whose bytes the socket has taken, or will not take because the output
+    /// was dropped.
     pub(super) fn complete_ended(&self, inner: &mut Inner, live: &mut Live) {
         let all = live.output.is_empty();
         while let Some(ended) = live.ended.pop_front_if(|ended| all || ended.sent <= live.sent) {
-            self.on_completed(inner, ended.slot, ended.status);
+            let is_lost = ended.status == Status::Success && ended.sent > live.sent;
+            self.on_completed(inner, ended.slot, if is_lost { Status::WrFlushErr } else { ended.status });
         }
+    }
+
+    /// Whether requests of the stream complete before those that the requester holds.
+    pub(crate) fn has_ended_requests(&self, inner: &Inner) -> bool {
+        let live = inner.link.stream.as_ref().and_then(|part| part.live.as_ref());
+        live.is_some_and(|live| !live.ended.is_empty())
     }
 
     fn on_completed(&self, inner: &mut Inner, slot: u32, status: Status) {

@@ -68,9 +68,13 @@ impl Responder {
         self.responses.is_empty()
     }
 
-    /// Whether a refused access ends the stream behind the responses that wait.
-    pub(super) fn is_ending(&self) -> bool {
-        matches!(self.responses.back(), Some(Response::End(_)))
+    /// The Terminate message of a refused access, which ends the stream behind the responses that
+    /// wait.
+    pub(super) fn ending(&self) -> Option<Terminate> {
+        match self.responses.back() {
+            Some(Response::End(terminate)) => Some(*terminate),
+            _ => None,
+        }
     }
 
     /// Ends the stream behind the responses that wait.

@@ -139,7 +139,7 @@ fn taken(host: &mut Host) -> (TcpStream, TcpStream) {
     assert!(matches!(reply(&mut peer, &mut initiator), Answer::Accepted(..)));
     let offer = host.world.wire.streams().take(QPN).expect("it waits");
     let second = Foreign::ours(offer.second.expect("there is room"));
-    host.world.wire.streams().keep(QPN, second);
+    host.world.wire.streams().keep(QPN, USER, second);
     (peer, offer.socket.into())
 }
 
