@@ -159,7 +159,9 @@ fn try_make_private(span: &Span, is_wanted: impl Fn(&Piece) -> bool) -> Result<(
             continue;
         }
         let is_locked = pages::is_locked(&piece);
-        let Some((piece, last)) = memory.take(&(piece.start..piece.end))? else { continue };
+        let taken =
+            memory.take(&(piece.start..piece.end)).inspect_err(|Full| pages::unmap(&(copy..copy + piece.len())))?;
+        let Some((piece, last)) = taken else { continue };
         let moved = pages::move_to(&(copy..copy + piece.len()), piece.start);
         debug_assert!(moved.is_ok(), "{moved:?}");
         pages::protect(piece.start, piece.len(), piece.protection);

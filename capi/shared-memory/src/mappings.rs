@@ -163,8 +163,10 @@ fn advise_piece(piece: &Piece, advice: c_int, next: impl FnOnce() -> c_int) -> c
             if recorded != 0 || next() != 0 {
                 return FAILED as c_int;
             }
-            // A guarded page of private memory loses its data.
-            answer(pages::punch_file(piece))
+            // A guarded page of private memory loses its data. Without its descriptor, which the program
+            // has closed, the file keeps it where nobody can read it.
+            let _ = pages::punch_file(piece);
+            0
         }
         _ => {
             if advice == libc::MADV_MERGEABLE {

@@ -15,7 +15,7 @@ use super::Manager;
 use super::attributes::attributes;
 use super::channel::{ChannelId, Event, Notified};
 use super::dispatch::CmCall;
-use super::query::{addresses, path_data};
+use super::query::{addresses, own_gid, path_data};
 use crate::refusal::{Outcome, refuse};
 use crate::world::World;
 
@@ -156,7 +156,7 @@ impl Manager {
         let Some(id) = self.ids.get(next.event.id) else { return };
         if wanted & known::ADDRESSES != 0 {
             next.addresses = addresses(world, id);
-            next.sgid = id.attachment.map_or([0; 16], |at| at.gid);
+            next.sgid = id.attachment.map_or([0; 16], |at| own_gid(world, &at));
             next.dgid = id.target.unwrap_or_default();
             next.known |= known::ADDRESSES;
         }

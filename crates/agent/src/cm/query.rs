@@ -32,7 +32,7 @@ impl Manager {
             answer.ib_route[0] = match &id.path {
                 Some(path) => record_of(path, of_port(id, path)),
                 None => PathRec {
-                    sgid: id.attachment.map_or([0; 16], |at| at.gid),
+                    sgid: id.attachment.map_or([0; 16], |at| own_gid(world, &at)),
                     dgid: id.target.unwrap_or_default(),
                     pkey: pkey_of(id).to_be(),
                     ..PathRec::default()
@@ -74,7 +74,7 @@ fn gids(world: &World, id: &Id) -> QueryAddrAnswer {
 }
 
 /// The GID of an attachment as its device shows it: that of iWARP is not the address.
-fn own_gid(world: &World, at: &Attachment) -> [u8; 16] {
+pub(super) fn own_gid(world: &World, at: &Attachment) -> [u8; 16] {
     let port = world.devices.get(at.device).and_then(|device| device.port(at.port.into()).ok());
     let shown = port.filter(|port| !port.has_packets()).and_then(|port| port.shown_gid(0));
     shown.map_or(at.gid, |entry| entry.gid)
