@@ -25,7 +25,7 @@ const BUFFER: usize = 256 * 1024;
 /// Reads of one socket before others get their turn.
 const READS: u32 = 4;
 /// Bytes that are dropped at once, and how often, before a socket is closed: 8 MiB, more than the
-/// receive buffer of a socket (6 MiB, tcp(7)).
+/// receive buffer of a socket (6 MiB by default, tcp(7)).
 const DISCARDED: usize = 16 * 1024;
 const DISCARDS: u32 = 512;
 /// Sockets that are served in one round.

@@ -22,8 +22,8 @@ const PATIENCE: u64 = 10_000_000_000;
 /// Bytes that are dropped at once, and how often, before other sockets are served.
 const DROPPED: usize = 16 * 1024;
 const DROPS: u32 = 16;
-/// Bytes that are dropped of one connection. A socket buffers at most 6 MiB (tcp(7)). A peer that
-/// sends more than this after the end is not waiting for data.
+/// Bytes that are dropped of one connection. A socket buffers at most 6 MiB by default (tcp(7)). A
+/// peer that sends more than this after the end is not waiting for data.
 const DROPPED_MAX: usize = 64 << 20;
 
 /// All connections that their queue pairs have left, by number.
