@@ -423,6 +423,34 @@ fn iw_read_refused_lets_earlier_responses_go_first_and_takes_nothing_behind_it()
     assert_eq!((two.ram.posted.len(), two.closed()), (1, Some(Close::Terminated)));
 }
 
+/// A READ that waits for its response, and behind it one that is refused.
+fn refused_behind_a_response() -> (Host, Host) {
+    let (mut one, mut two) = pair();
+    post(&mut one, 1, read(0), &[0; 4000]);
+    post(&mut one, 2, read(8190), &[0; 8]);
+    one.transmit();
+    two.receive(&std::mem::take(&mut one.output));
+    assert_eq!(two.stream.state(), State::Open);
+    (one, two)
+}
+
+#[test]
+fn iw_read_refused_is_told_if_the_peer_closes_before_its_responses() {
+    let (_one, mut two) = refused_behind_a_response();
+    two.receive_end();
+    assert!(two.events.iter().any(|event| matches!(event, Event::Terminated { by: Side::Us, .. })));
+    assert_eq!(two.closed(), Some(Close::Terminated));
+}
+
+#[test]
+fn iw_read_refused_ends_the_stream_if_the_peer_does_not_read() {
+    let (_one, mut two) = refused_behind_a_response();
+    let until = two.stream.poll_timeout().expect("there is a limit");
+    two.stream.handle_timeout(until);
+    two.receive(&[]);
+    assert_eq!(two.closed(), Some(Close::TimedOut));
+}
+
 #[test]
 fn iw_read_refused_is_found_although_siw_writes_its_length_in_place_of_the_msn() {
     // The READ of this MSN or length, from this offset, with the flags of each layout.
