@@ -55,7 +55,7 @@ pub const KINDS: [(&str, &str, &str); 13] = [
     ("fail", "COMMAND ERRNO", "a verbs command fails"),
     ("cm-reject", "[REASON]", "connection requests are rejected (28: consumer)"),
     ("cm-timeout", "", "connection requests are lost"),
-    ("port-down", "[for TIME]", "a port or link goes down, for a time or until cleared"),
+    ("port-down", "[for TIME]", "a port or link is down, for a time or until cleared"),
     ("remove", "", "programs lose the device"),
 ];
 
