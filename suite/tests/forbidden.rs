@@ -333,7 +333,7 @@ fn without_proc_programs_run() {
 
 /// The maximal file length in the test below. It is enough for an agent's shared memory. It is
 /// below the length at which a log is rotated.
-const LONGEST: u64 = 12 << 20;
+const LONGEST: u64 = 14 << 20;
 
 /// The logs of the agent and of the program reach the limit of file lengths (`ulimit -f`). The next
 /// log lines are lost, and both continue.

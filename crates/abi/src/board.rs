@@ -111,7 +111,7 @@ pub const BLOCK_LEN: u32 = 256;
 /// Where the devices begin.
 pub const DEVICES: usize = OWNERS + 4 * BLOCKS as usize;
 /// Most devices.
-pub const DEVICE_MAX: u32 = 1024;
+pub const DEVICE_MAX: u32 = 512;
 /// Bytes per device.
 pub const DEVICE_LEN: usize = 8192;
 /// Most ports per device.
@@ -136,8 +136,8 @@ pub const PATH_LEN: usize = 32;
 /// Length of the board in bytes.
 pub const BOARD_LEN: usize = REMOTE_PATHS + (DEVICE_MAX * PORT_MAX * REMOTE_MAX) as usize * PATH_LEN;
 
-const _: () = assert!(REMOTES == 8_654_848 && REMOTE_PATHS == 8_663_040);
-const _: () = assert!(BOARD_LEN == 25_440_256 && BOARD_LEN.is_multiple_of(4096));
+const _: () = assert!(REMOTES == 4_460_544 && REMOTE_PATHS == 4_468_736);
+const _: () = assert!(BOARD_LEN == 12_857_344 && BOARD_LEN.is_multiple_of(4096));
 const _: () = assert!(path_word::PKEYS + 4 * PKEY_MAX as usize / 32 <= PATH_LEN);
 const _: () = assert!(PORT_MAX as usize * PORT_LEN == DEVICE_LEN);
 

@@ -170,7 +170,7 @@ mod tests {
         assert!(told.ends_with("it has H1, H2"), "{told}");
         let told = no_node("X", &names(480));
         assert!(told.contains("H16 … (480 in all") && !told.contains("H17") && !told.contains("move"), "{told}");
-        let told = no_node("H1025", &names(MAX_DEVICES));
-        assert!(told.contains("only the first 1024 adapters") && told.contains("move this one up"), "{told}");
+        let told = no_node("H513", &names(MAX_DEVICES));
+        assert!(told.contains("only the first 512 adapters") && told.contains("move this one up"), "{told}");
     }
 }

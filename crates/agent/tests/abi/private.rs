@@ -22,7 +22,7 @@ pub(crate) fn hello() -> Request {
 #[test]
 fn engine_hello() {
     check(&Row {
-        answer: "01000000 00000000 0030840100000000 00000000 18000000".into(),
+        answer: "01000000 00000000 0030c40000000000 00000000 18000000".into(),
         fds: 2,
         room: 24,
         ..Row::new(8, |_| hello())
