@@ -128,13 +128,13 @@ fn a_port_counts_wrong_keys_and_tells_its_manager() {
     let words = ["ib_send_lat", "-p", &number, "--pkey_index=0", "-u", "8", "127.0.0.1"];
     let client = room.finish(room.on("H1", &words)).expect("it ends");
     assert!(!client.succeeded(), "{}", client.told());
-    manager.wait_for_words("has dropped a packet for its P_Key; its source LID is", HANG).expect("it hears of it");
+    manager.wait_for_words("has dropped a packet for its P_Key; its source LID is", HANG).expect("it prints the trap");
     assert!(info("PkeyViolations:") > 0);
     let lid = info("Lid:").to_string();
     let (right, wrong) = ("0x80010000", "0x1234");
     assert!(said("H1", &["python3", "-c", GMP, &lid, right]).contains("status 0"));
     assert_eq!(info("QkeyViolations:"), 0);
     assert!(said("H1", &["python3", "-c", GMP, &lid, wrong]).contains("status 110"));
-    manager.wait_for_words("has dropped a packet for its Q_Key; its source LID is", HANG).expect("it hears of it");
+    manager.wait_for_words("has dropped a packet for its Q_Key; its source LID is", HANG).expect("it prints the trap");
     assert_eq!(info("QkeyViolations:"), 1);
 }

@@ -148,8 +148,8 @@ impl Book {
         self.entries.is_empty() && self.own.is_empty()
     }
 
-    /// A number for another rule. Its place in a program's page ([`abi::fault::PLACES`]) is none of
-    /// a rule that acts in the same programs.
+    /// Returns a number for a new rule. Rules that act in the same programs get different places in
+    /// the page of those programs ([`abi::fault::PLACES`]).
     fn next_id(&mut self, own: Option<ContextId>) -> u32 {
         let next = self.last + 1..=self.last + PLACES;
         let is_free = |number: u32| self.entries.iter().all(|entry| entry.armed.id % PLACES != number % PLACES);

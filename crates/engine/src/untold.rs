@@ -1,4 +1,4 @@
-//! The violations of keys of which the agent has not been told yet. Principal type: [`Untold`].
+//! The violations of keys that have not been reported to the agent yet. Principal type: [`Untold`].
 
 use abi::board::PORT_MAX;
 use abi::private::Violation;

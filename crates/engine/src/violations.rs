@@ -3,8 +3,8 @@
 //! for their P_Key, too, so the agent is also told that packets have no path.
 //!
 //! Any peer may send any number of such packets. All are counted, in words that the agent reads.
-//! The agent is told of one of each kind in a while ([`crate::untold`]), by the helper thread. Adds
-//! to [`Engine`] and [`Qp`].
+//! The helper thread reports at most one of each kind and port in 100 ms to the agent
+//! ([`crate::untold`]). Adds to [`Engine`] and [`Qp`].
 
 use abi::command::number as command;
 use abi::private::{Violation, violation};

@@ -13,8 +13,8 @@
 //! The responder of a connection begins in Waiting, because it must not send before the initiator
 //! (RFC 5044, section 7.1.3). `close` leads to Closing if the send queue is empty, otherwise it
 //! aborts. A mistake of the peer, and a Terminate message of the peer, lead to Terminate. If the
-//! mistake is an access that is not allowed, the responses to earlier requests go out first; what the
-//! peer sends after its mistake is dropped. Each work request completes once, before
+//! mistake is an access that is not allowed, the responses to earlier requests go out first; what
+//! the peer sends after its mistake is dropped. Each work request completes once, before
 //! [`Event::Closed`].
 //!
 //! Messages go out in the order in which they were posted, and whole: a message and a response take

@@ -7,7 +7,8 @@
 //! * [`client`]: what a client has outstanding of both.
 //! * [`dispatch`]: which client serves which class and method.
 //! * [`node`]: the state of a node that management sees. [`sma`] and [`pma`] are its agents,
-//!   [`samples`] is its sampling of counters, [`smi`] is the way of a directed route through it, [`traps`] are its notices to the manager.
+//!   [`samples`] samples its counters, [`smi`] forwards directed routes through it, and [`traps`]
+//!   are its notices to the manager.
 //! * [`topology`]: files that describe a subnet.
 //!
 //! A peer may send any bytes. They never cause a panic, and each machine has a limit for what it

@@ -70,7 +70,7 @@ impl Samples {
     }
 
     /// Begins what a Set asks for. `tick` is the time of a symbol at its port. Returns false if the
-    /// port has no such quantity. Number 0 is none.
+    /// port does not have a selected quantity. 0 selects nothing.
     pub fn begin(&mut self, asked: &PortSamplesControl, tick: Picoseconds, now: Duration) -> bool {
         if asked.counter_select.iter().any(|number| *number != 0 && quantity(*number).is_none()) {
             return false;

@@ -25,8 +25,8 @@ pub enum Event {
     Notice(Box<Notice>),
     /// Something is wrong in the subnet.
     Problem(Problem),
-    /// A port has dropped packets for their key. The caller hears of the first trap of a kind from
-    /// a port, of the 10th, the 100th and so on, whoever sends such packets.
+    /// A port has dropped packets for their key. This event is raised for the 1st, 10th, 100th …
+    /// trap of each kind from each port.
     Violation(Violation),
 }
 

@@ -2,8 +2,8 @@
 //! the traps 257 and 258 of the ports (IBA 14.2.5.1, 14.2.5.6). Engines count the packets of queue
 //! pairs ([`crate::violations`]), and tell of some. Adds to [`Mads`].
 //!
-//! A port sends traps no faster than its subnet timeout allows, and keeps a few. So whoever sends
-//! bad packets causes no more work than that for the manager.
+//! A port sends at most one trap per subnet timeout, and queues few. This bounds the work that bad
+//! packets can cause for the manager.
 
 use abi::private::violation;
 use subnet::managed::Key;

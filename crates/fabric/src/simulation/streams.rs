@@ -3,8 +3,9 @@
 //!
 //! Engines have real sockets: one end of a socket pair each. The simulation has the other ends. It
 //! takes what an engine has written, and passes it on in its own time: in pieces of any length, with
-//! one kind of harm ([`StreamHarm`]). A direction holds a bounded number of bytes. If it is full, the
-//! engine's socket fills up, as with a peer that does not read. Principal type: [`StreamId`].
+//! one kind of harm ([`StreamHarm`]). A direction holds a bounded number of bytes. If it is full,
+//! the engine's socket fills up, as with a peer that does not read. An engine cannot reset a socket
+//! pair, so its reset reaches the other engine as an ordinary end. Principal type: [`StreamId`].
 
 use std::collections::VecDeque;
 use std::io;

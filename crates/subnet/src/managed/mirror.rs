@@ -15,8 +15,8 @@ use wire::{Transport, bth, deth, grh};
 
 /// The code of the width 4X, and that of the speed SDR: what a port without a link shows.
 const NO_LINK: (u8, u8) = (2, 1);
-/// The mask of the valid fields in the notice of a bad P_Key at a switch: LIDs, P_Key, service level,
-/// queue pairs and GIDs. Its bits were not compared with the IBA's text.
+/// The mask of the valid fields in the notice of a bad P_Key at a switch: LIDs, P_Key, service
+/// level, queue pairs and GIDs. Its bits were not compared with the IBA's text.
 const ALL_VALID: u16 = 0xff00;
 const QUEUE_PAIRS_VALID: u16 = 0x0c00;
 /// LIDs, P_Key and service level.

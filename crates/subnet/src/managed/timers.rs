@@ -1,6 +1,6 @@
 //! What happens at a time and not by a packet: traps that are sent, links that go down after the
-//! answer to the Set, and samples of counters. Not the causes of traps ([`super::mirror`], [`super::agents`]).
-//! Principal type: [`Timer`].
+//! answer to the Set, and samples of counters. The causes of traps are in [`super::mirror`] and
+//! [`super::agents`]. Principal type: [`Timer`].
 
 use super::{Datagram, Managed, Output};
 use crate::fabric::{End, NodeId};

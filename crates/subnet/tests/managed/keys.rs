@@ -34,7 +34,7 @@ fn a_port_drops_a_foreign_partition_counts_it_and_tells_the_manager() {
     assert_eq!((found[0].1.number, details.key, details.qp1, details.qp2), (Notice::BAD_PKEY, 0xffff, 78, 77));
     assert_eq!((details.lid1, details.lid2, found[0].1.issuer_lid), (own, lid, lid));
     assert_eq!(net.managed.node(to.node).unwrap().port(1).unwrap().info.pkey_violations, 1);
-    // A Set of zero clears the count, and the owner of the port hears of it. Other values do not.
+    // A Set of zero clears the count and raises an event. Other values do neither.
     let mut cleared = |count| {
         let info: PortInfo = net.manager.get(&mut net.managed, &path, PortInfo::ATTRIBUTE, 0).unwrap();
         let mut wanted = PortInfo { pkey_violations: count, ..info };

@@ -41,8 +41,8 @@ struct Closing {
 }
 
 impl Closings {
-    /// The connection that makes room for another one of a user, if there is none.
-    fn in_the_way(&self, uid: u32) -> Option<u32> {
+    /// The connection to close before one more of this user is added. `None`: there is room.
+    fn to_evict(&self, uid: u32) -> Option<u32> {
         let mut of_user = self.by_number.iter().filter(|(_, closing)| closing.uid == uid);
         let oldest = of_user.next().map(|(number, _)| *number);
         if of_user.count() + 1 >= PER_USER {
@@ -77,7 +77,7 @@ impl Tcp {
             // Nothing comes behind what the process has sent.
             let _ = shutdown(&*socket, Shutdown::Write);
         }
-        if let Some(oldest) = self.closings.in_the_way(uid) {
+        if let Some(oldest) = self.closings.to_evict(uid) {
             self.close_now(oldest);
         }
         self.closings.last = self.closings.last.wrapping_add(1);

@@ -36,8 +36,8 @@ pub(super) fn hold(at: SocketAddr, v6_only: bool) -> io::Result<OwnedFd> {
     bound(at, v6_only, false)
 }
 
-/// Listens, also if connections of an earlier listener still linger at the port. The kernel keeps one
-/// connection more than `backlog` until the agent accepts them, and at most as many as
+/// Listens, also if connections of an earlier listener still linger at the port. The kernel keeps
+/// one connection more than `backlog` until the agent accepts them, and at most as many as
 /// `net.core.somaxconn` (listen(2)).
 pub(super) fn listen(at: SocketAddr, v6_only: bool, backlog: u32) -> io::Result<TcpListener> {
     let socket = bound(at, v6_only, true)?;
