@@ -70,9 +70,9 @@ impl<T> Drop for Held<'_, T> {
     }
 }
 
-/// The signals that the thread blocked before, as the kernel has them: one bit for each signal, from
-/// signal 1 on. The C library's functions are not used: a sanitizer replaces them, and checks memory
-/// that this library has written.
+/// The signals that the thread blocked before, as the kernel has them: one bit for each signal,
+/// from signal 1 on. The C library's functions are not used: a sanitizer replaces them, and checks
+/// memory that this library has written.
 struct Signals(u64);
 
 /// All signals but the two that the C library keeps for itself, 32 and 33.

@@ -1,5 +1,5 @@
-//! Where programs of the benchmark run that need other agents than the probes do: between hosts, and
-//! on the nodes of a subnet. The principal type is [`Venue`].
+//! Where programs of the benchmark run that need other agents than the probes do: between hosts,
+//! and on the nodes of a subnet. The principal type is [`Venue`].
 
 use harness::{Dist, Hosts, Room};
 
