@@ -225,9 +225,9 @@ mod tests {
         assert_eq!(owner(0), 4096);
         assert_eq!(owner(0x00ff_ffff), DEVICES - 4);
         assert_eq!(port(0, 1), Some(266_240));
-        assert_eq!(port(1023, 2).map(|base| base + PORT_LEN), Some(REMOTES));
+        assert_eq!(port(DEVICE_MAX - 1, 2).map(|base| base + PORT_LEN), Some(REMOTES));
         assert_eq!(port(0, 0), None);
-        assert_eq!(port(1024, 1), None);
+        assert_eq!(port(DEVICE_MAX, 1), None);
         assert_eq!(gid(0, 1, 63).map(|at| at + 16), Some(266_240 + 1088));
         assert_eq!(pkey(0, 1, 0).map(|at| at - 16), gid(0, 1, 63));
         assert_eq!(pkey(0, 1, 127).map(|at| at + 4), Some(266_240 + 1600));
@@ -237,7 +237,7 @@ mod tests {
         assert_eq!(gid_wire(0, 1, 63).map(|at| at + 4), Some(266_240 + 2816));
         assert_eq!(gid(0, 1, 64), None);
         assert_eq!(remote(255).map(|at| at + REMOTE_LEN), remote_path((0, 1), 0));
-        assert_eq!(remote_path((1023, 2), 255).map(|at| at + PATH_LEN), Some(BOARD_LEN));
-        assert_eq!(remote(256).or(remote_path((0, 1), 256)).or(remote_path((1024, 1), 0)), None);
+        assert_eq!(remote_path((DEVICE_MAX - 1, 2), 255).map(|at| at + PATH_LEN), Some(BOARD_LEN));
+        assert_eq!(remote(256).or(remote_path((0, 1), 256)).or(remote_path((DEVICE_MAX, 1), 0)), None);
     }
 }
