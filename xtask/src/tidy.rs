@@ -3,8 +3,10 @@
 //!
 //! The table of floors and the list of modules with `unsafe` exist only here. ARCHITECTURE.md
 //! explains them. [`source`] reads source text. [`structure`] measures how the files of a package
-//! depend on each other. The principal function is [`run`].
+//! depend on each other. [`module_floors`] has the floors inside the engine. The principal function
+//! is [`run`].
 
+mod module_floors;
 mod source;
 mod structure;
 
@@ -178,7 +180,7 @@ fn structure(package: &Package, shows: bool, wrong: &mut Vec<String>) -> Result<
         Ok((path.strip_prefix(&source).unwrap_or(&path).to_owned(), parsed))
     };
     let files = rust_files(&source).into_iter().map(read).collect::<Result<Vec<_>, String>>()?;
-    let PackageFigures { cycle, widest, long } = PackageFigures::of(&files);
+    let PackageFigures { cycle, widest, long, imports } = PackageFigures::of(&files);
     if shows {
         let ([cycle, long], (fields, widest)) = ([cycle.len(), long.len()], &widest);
         println!(
@@ -187,6 +189,11 @@ fn structure(package: &Package, shows: bool, wrong: &mut Vec<String>) -> Result<
     }
     if TOOLS.contains(&name) {
         return Ok(());
+    }
+    if name == "softhca-engine" {
+        wrong.extend(
+            module_floors::check(module_floors::ENGINE, &imports).into_iter().map(|what| format!("{name}: {what}")),
+        );
     }
     let [most_files, most_fields, most_long] =
         CEILINGS.iter().find(|(room, _)| *room == name).map_or(USUAL, |(_, most)| *most);

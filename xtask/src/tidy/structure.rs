@@ -24,6 +24,9 @@ pub(super) struct PackageFigures {
     pub(super) widest: (usize, String),
     /// Functions with more than [`LONG`] lines.
     pub(super) long: Vec<(usize, String)>,
+    /// Each file's module, and the modules that it imports. Their names are those of
+    /// [`cycle`](Self::cycle).
+    pub(super) imports: BTreeMap<String, BTreeSet<String>>,
 }
 
 /// The path of a module: the names from the crate's root.
@@ -59,7 +62,11 @@ impl PackageFigures {
             targets.filter(|found| found != module).collect()
         };
         let edges = modules.iter().map(|(module, source)| (module, imports(module, source))).collect();
-        figures.cycle = largest_cycle(&edges).into_iter().map(|module| module.join("::")).collect();
+        figures.cycle = largest_cycle(&edges).iter().map(|module| module.join("::")).collect();
+        figures.imports = edges
+            .into_iter()
+            .map(|(from, to)| (from.join("::"), to.iter().map(|module| module.join("::")).collect()))
+            .collect();
         figures
     }
 }
