@@ -13,7 +13,8 @@ use crate::tsc;
 const LOOKS: u32 = 40;
 /// The thread keeps looking for this part (a half) of the time since it woke.
 const PART: u64 = 2;
-/// After this many rounds with work in a row, the thread counts as busy and no longer as restless.
+/// After this many rounds with work in a row, the thread counts as busy, and its wake word is
+/// no longer fenced.
 const BUSY: u32 = 64;
 /// Lanes' bulk memory is given back if nothing has woken the thread for this long. Giving it back
 /// and getting it again costs as much as copying a megabyte.
@@ -26,8 +27,8 @@ pub(crate) struct IdlePolicy {
     at: u64,
     /// When the last sleep ended, in ticks.
     woke: u64,
-    /// All posters know that the thread is restless.
-    pub(crate) restless: bool,
+    /// All posters know that the wake word is fenced.
+    pub(crate) fenced: bool,
     /// Rounds with work since the last sleep.
     worked: u32,
     /// Checks without work since the last one with work.

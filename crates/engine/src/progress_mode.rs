@@ -9,7 +9,7 @@
 //! more. A thread with work does not arm the wake word while the program is polling. If the program
 //! stops without having found anything, a timer wakes the thread.
 //!
-//! The wake word's sleeper is restless meanwhile ([`shm::wake_word`]), so that arming needs no
+//! The wake word is fenced meanwhile ([`shm::wake_word`]), so that arming needs no
 //! system call. [`crate::stall`] decides when the mode begins.
 
 mod polls;
@@ -64,7 +64,7 @@ impl ProgressMode {
         self.until.load(Ordering::Relaxed) != 0
     }
 
-    /// Starts the mode. All posters know that the sleeper is restless.
+    /// Starts the mode. All posters know that the wake word is fenced.
     pub(crate) fn begin(&self, until: u64) {
         self.missed_stops.store(0, Ordering::Relaxed);
         self.polling.store(false, Ordering::Relaxed);

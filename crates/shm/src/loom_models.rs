@@ -347,7 +347,7 @@ fn wake_after_the_last_poll() {
     loom::model(|| wake(&[1], true));
 }
 
-/// What the program of a restless sleeper does while its helper thread goes to sleep.
+/// What the program of a sleeper with a fenced word does while its helper thread goes to sleep.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Program {
     /// The program leaves all polling to the helper thread.
@@ -359,13 +359,13 @@ enum Program {
     IsLate,
 }
 
-/// Models a sleeper with the restless bit: its posters execute only their own fence.
+/// Models a sleeper with a fenced word: its posters execute only their own fence.
 fn attend(posts: usize, does: Program) {
     let (mut ring, consumer) = ring::used_until(Model::new(), 0);
     let memory = Model::new();
     let wake_word = Arc::new(WakeWord::in_memory(memory.clone()));
     // Every poster has seen the bit, because a barrier has followed it.
-    wake_word.set_restless(true);
+    wake_word.set_fenced(true);
     let notifier = Arc::new(AtomicBool::new(false));
     let attending = Arc::new(AtomicBool::new(does != Program::Away));
     let engine =

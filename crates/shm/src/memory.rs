@@ -247,11 +247,11 @@ pub fn sleeper_barrier() -> bool {
     membarrier(MembarrierCommand::GlobalExpedited).is_ok()
 }
 
-/// The sleeper's side of the barrier if its wake word has the restless bit and every poster sees
+/// The sleeper's side of the barrier if its wake word has the fenced bit and every poster sees
 /// that bit.
 pub fn sleeper_fence() {
     // Pairs with the fence in `WakeWordView::armed`, which every poster executes that sees the
-    // restless bit.
+    // fenced bit.
     fence(Ordering::SeqCst);
 }
 

@@ -19,8 +19,9 @@
 //!
 //! For a sleeper that often sleeps for a short time this costs too much, because the system call
 //! interrupts every processor that runs one of those processes. Such a sleeper sets a bit in the
-//! word: it is *restless*. After one more barrier every poster sees the bit, executes its own fence
-//! and checks again. From then on the sleeper, too, needs only a fence ([`crate::sleeper_fence`]).
+//! word: the word is *fenced*. After one more barrier every poster sees the bit, executes its own
+//! fence and checks again. From then on the sleeper, too, needs only a fence
+//! ([`crate::sleeper_fence`]).
 
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -38,7 +39,7 @@ const WORD: usize = 0;
 /// Set while the sleeper sleeps or is about to sleep.
 const ARMED: u32 = 1;
 /// Set while posters must execute their own fence.
-const RESTLESS: u32 = 2;
+const FENCED: u32 = 2;
 /// The bits from here up are the number of the arming.
 const ARMING: u32 = 4;
 
@@ -65,7 +66,7 @@ impl<M: Memory> WakeWord<M> {
 
     /// Asks posters to wake the sleeper from now on; returns the new word, which is odd. Call
     /// [`crate::sleeper_barrier`] next, or [`crate::sleeper_fence`] if posters know that the
-    /// sleeper is restless, and then check all rings once more.
+    /// word is fenced, and then check all rings once more.
     pub fn arm(&self) -> u32 {
         // Relaxed: the barrier or fence that follows orders the store.
         self.memory.update(WORD, |word| word.wrapping_add(ARMING) | ARMED)
@@ -84,11 +85,11 @@ impl<M: Memory> WakeWord<M> {
         self.memory.load(WORD, Ordering::Relaxed) & ARMED != 0
     }
 
-    /// Sets or clears the restless bit. Posters see the change after the next
+    /// Sets or clears the fenced bit. Posters see the change after the next
     /// [`crate::sleeper_barrier`].
-    pub fn set_restless(&self, restless: bool) {
+    pub fn set_fenced(&self, fenced: bool) {
         // Relaxed: the barrier orders the store.
-        self.memory.update(WORD, |word| if restless { word | RESTLESS } else { word & !RESTLESS });
+        self.memory.update(WORD, |word| if fenced { word | FENCED } else { word & !FENCED });
     }
 }
 
@@ -116,12 +117,12 @@ impl<M: Memory> WakeWordView<M> {
     pub fn armed(&self) -> Option<u32> {
         // Relaxed: `poster_fence` orders it.
         let word = self.memory.load(WORD, Ordering::Relaxed);
-        if word & (ARMED | RESTLESS) == 0 { None } else { self.is_armed_after_all(word) }
+        if word & (ARMED | FENCED) == 0 { None } else { self.is_armed_after_all(word) }
     }
 
     #[cold]
     fn is_armed_after_all(&self, word: u32) -> Option<u32> {
-        let word = if word & RESTLESS == 0 {
+        let word = if word & FENCED == 0 {
             word
         } else {
             // Pairs with `sleeper_fence`: the first load may have come before the push became
@@ -129,6 +130,6 @@ impl<M: Memory> WakeWordView<M> {
             self.memory.fence();
             self.memory.load(WORD, Ordering::Relaxed)
         };
-        (word & ARMED != 0).then_some(word & !RESTLESS)
+        (word & ARMED != 0).then_some(word & !FENCED)
     }
 }

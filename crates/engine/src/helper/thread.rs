@@ -166,7 +166,7 @@ impl Engine {
         // A thread that sleeps again after a short time will probably do so again.
         let soon = idle.rest(now) < waker.watchdog.ticks() / u64::from(GAP);
         waker.going_to_rest();
-        if waker.progress_mode.is_on() && idle.restless {
+        if waker.progress_mode.is_on() && idle.fenced {
             if !waker.progress_mode.is_polling() {
                 waker.wake_word.arm();
             }
@@ -174,29 +174,29 @@ impl Engine {
             return true;
         }
         waker.wake_word.arm();
-        if soon && idle.restless {
+        if soon && idle.fenced {
             shm::sleeper_fence();
             return true;
         }
-        waker.wake_word.set_restless(soon);
+        waker.wake_word.set_fenced(soon);
         let sound = shm::sleeper_barrier();
-        idle.restless = soon && sound;
+        idle.fenced = soon && sound;
         sound
     }
 
     /// The thread no longer sleeps often, so posters need no fences any more.
     fn end_restlessness(&self, idle: &mut IdlePolicy) {
-        if idle.restless && !self.waker.progress_mode.is_on() {
-            idle.restless = false;
-            self.waker.wake_word.set_restless(false);
+        if idle.fenced && !self.waker.progress_mode.is_on() {
+            idle.fenced = false;
+            self.waker.wake_word.set_fenced(false);
         }
     }
 
     /// The program polls too rarely: for a while, program and thread share the work.
     fn share_work(&self, idle: &mut IdlePolicy) {
-        self.waker.wake_word.set_restless(true);
-        idle.restless = shm::sleeper_barrier();
-        if idle.restless {
+        self.waker.wake_word.set_fenced(true);
+        idle.fenced = shm::sleeper_barrier();
+        if idle.fenced {
             let pause = self.waker.watchdog.ticks();
             self.waker.progress_mode.begin(tsc::now().saturating_add(pause.saturating_mul(SHARED_FOR)));
             self.poll_each_time(true);

@@ -35,7 +35,7 @@ pub struct Conditions {
     /// order.
     pub delay: (Duration, Duration),
     /// Maximum additional delay of late packets.
-    pub lateness: Duration,
+    pub extra_delay: Duration,
     /// Probability that a burst does not stay together: its packets arrive one by one.
     pub scattering: f64,
     /// Probability that an engine with work does not get the processor for a while.
@@ -53,7 +53,7 @@ impl Default for Conditions {
             reordering: 0.0,
             corruption: 0.0,
             delay: (Duration::from_micros(2), Duration::from_micros(3)),
-            lateness: Duration::from_micros(500),
+            extra_delay: Duration::from_micros(500),
             scattering: 0.25,
             pauses: 0.01,
             pause: Duration::from_micros(300),

@@ -187,8 +187,8 @@ impl State {
     }
 
     fn late(&mut self, now: u64, way: (usize, usize), head: &Head, bytes: Vec<u8>) {
-        let lateness = self.conditions.lateness.as_nanos() as u64;
-        let at = now + self.delay() + self.dice.below(lateness + 1);
+        let extra_delay = self.conditions.extra_delay.as_nanos() as u64;
+        let at = now + self.delay() + self.dice.below(extra_delay + 1);
         self.push(at, Event::Packets { to: way.1, packets: Packets::one(*head, bytes) });
     }
 }

@@ -71,10 +71,10 @@ fn a_receiver_that_gets_ready_late(fabric: &Fabric) {
 }
 
 /// Less than the RNR grace time, after which the peer gets an RNR NAK.
-const MOMENT: Duration = Duration::from_millis(40);
+const SHORTER_THAN_GRACE: Duration = Duration::from_millis(40);
 
 /// A receiver that was only interrupted counts as ready, even if its peer allows no retry.
-fn a_receiver_that_is_a_moment_late(fabric: &Fabric) {
+fn a_receiver_that_is_late_within_the_grace_time(fabric: &Fabric) {
     const LEN: usize = 10_000;
     for code in [opcode::SEND, opcode::RDMA_WRITE_WITH_IMM] {
         // On a busy machine the receiver may really be too late. That try proves nothing.
@@ -101,7 +101,7 @@ fn a_receiver_that_is_a_moment_late(fabric: &Fabric) {
             b.recv(5, LEN, LEN);
             b.recv(6, LEN, LEN);
             let done: Vec<u32> = (0..4).map(|_| a.sent().status).collect();
-            if begin.elapsed() > MOMENT {
+            if begin.elapsed() > SHORTER_THAN_GRACE {
                 return None;
             }
             assert_eq!(done, [0; 4], "{:?}", engine::reason::last(3));
@@ -253,7 +253,7 @@ fn a_qp_that_gave_up_can_be_connected_again(fabric: &Fabric) {
 
 crate::common::everywhere! {
     a_receiver_that_never_gets_ready
-    a_receiver_that_is_a_moment_late
+    a_receiver_that_is_late_within_the_grace_time
     a_receiver_that_is_late_for_much
     a_receiver_that_fails_while_something_waits
     a_peer_that_is_not_there

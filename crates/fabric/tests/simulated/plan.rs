@@ -120,7 +120,7 @@ fn conditions(simulation: &mut Simulation) -> Conditions {
     let least = Duration::from_nanos(500 + simulation.below(20_000));
     let mut conditions = Conditions {
         delay: (least, least + Duration::from_nanos(simulation.below(20_000))),
-        lateness: Duration::from_nanos(1000 + simulation.below(400_000)),
+        extra_delay: Duration::from_nanos(1000 + simulation.below(400_000)),
         scattering,
         pauses,
         pause: Duration::from_nanos(10_000 + simulation.below(700_000)),

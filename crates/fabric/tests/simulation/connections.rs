@@ -28,7 +28,7 @@ const NO_SERVICE: i32 = 8;
 const OF_PROGRAM: i32 = 28;
 /// How late datagrams can be: later than the next ones; nearly as late as [`LIFE`]; later than
 /// their retransmissions.
-const LATENESS: [Duration; 3] = [Duration::from_micros(50), Duration::from_millis(250), Duration::from_secs(6)];
+const EXTRA_DELAYS: [Duration; 3] = [Duration::from_micros(50), Duration::from_millis(250), Duration::from_secs(6)];
 /// The maximal packet lifetime on a network that keeps its promise (code 16). The state of a
 /// connection is kept for twice this time.
 const LIFE: Duration = Duration::from_micros(268_435);
@@ -100,7 +100,7 @@ struct Story {
     /// The program that dies in the middle.
     dies: Option<usize>,
     /// Packets may be later than the maximal packet lifetime.
-    haunted: bool,
+    packets_outlive_records: bool,
     /// Sides of ended connections. Registered memory must stay mapped, so they are kept.
     spent: Vec<Arc<Side>>,
 }
@@ -176,7 +176,7 @@ impl Story {
             duplication: part(12),
             reordering: part(12),
             corruption: part(6),
-            lateness: LATENESS[which],
+            extra_delay: EXTRA_DELAYS[which],
             pauses: 0.1,
             ..Conditions::default()
         };
@@ -192,7 +192,15 @@ impl Story {
             let when = Duration::from_micros(simulation.below(6000));
             simulation.alarm(when, LISTENER);
         }
-        Self { seed, simulation, programs, meetings, dies, haunted: LATENESS[which] > LIFE, spent: Vec::new() }
+        Self {
+            seed,
+            simulation,
+            programs,
+            meetings,
+            dies,
+            packets_outlive_records: EXTRA_DELAYS[which] > LIFE,
+            spent: Vec::new(),
+        }
     }
 
     fn channel(&self, host: usize) -> &Channel {
@@ -257,7 +265,7 @@ impl Story {
         let number = usize::from(event.conn().private_data[0]);
         let meeting = &self.meetings[number];
         assert_eq!((meeting.way[1], event.cookie), (host, LISTENER), "seed {seed}: it is another's");
-        if self.haunted && meeting.ends[1].over && meeting.fate == Fate::Accepted {
+        if self.packets_outlive_records && meeting.ends[1].over && meeting.fate == Fate::Accepted {
             // A duplicate that is older than every record of it. The requester has no record
             // either, and the answer does not harm it.
             self.channel(host).destroy_id(event.id).expect("ended");

@@ -24,7 +24,7 @@ const SEEDS: u64 = 200;
 fn conditions(simulation: &mut Simulation, most: u64) -> Conditions {
     let mut part = |here: bool| if here { simulation.below(most) as f64 / 100.0 } else { 0.0 };
     let (loss, duplication, reordering, corruption) = (part(true), part(true), part(true), part(true));
-    let mut conditions = Conditions { lateness: Duration::from_micros(50), ..Conditions::default() };
+    let mut conditions = Conditions { extra_delay: Duration::from_micros(50), ..Conditions::default() };
     match simulation.below(5) {
         0 => {}
         1 => conditions.loss = loss,
@@ -308,8 +308,8 @@ fn tell_late_buffers(seed: u64, reordering: f64) -> usize {
     let plan = Plan { memory: COUNT * LEN, ..Plan::rc() };
     let [a, b] = hosts.map(|host| Side::new(&simulation.connect(host).expect("an engine"), &plan));
     connect(&a, &b);
-    let lateness = Duration::from_micros(30);
-    simulation.set_conditions(Conditions { reordering, lateness, pauses: 0.0, ..Conditions::default() });
+    let extra_delay = Duration::from_micros(30);
+    simulation.set_conditions(Conditions { reordering, extra_delay, pauses: 0.0, ..Conditions::default() });
     let sent = Arc::new(AtomicUsize::new(0));
     let count = Arc::clone(&sent);
     simulation.watch(move |_, seen| {

@@ -87,12 +87,12 @@ impl Network {
     }
 }
 
-/// Small and large packets, some of which are late by up to `lateness`. The late packets must cause
+/// Small and large packets, some of which are late by up to `extra_delay`. The late packets must cause
 /// no retransmissions. The tolerance of one percent is for acknowledgements, whose number varies.
 #[track_caller]
-fn expect_few(lateness: Duration) {
+fn expect_few(extra_delay: Duration) {
     let good = Conditions { pauses: 0.0, ..Conditions::default() };
-    let spoilt = Conditions { reordering: 0.05, lateness, ..good.clone() };
+    let spoilt = Conditions { reordering: 0.05, extra_delay, ..good.clone() };
     for opcode in [opcode::RDMA_WRITE, opcode::SEND, opcode::RDMA_READ] {
         for (seed, path_mtu) in [(1, 3), (2, 5)] {
             let mut network = Network::new(seed, path_mtu);

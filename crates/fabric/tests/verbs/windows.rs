@@ -296,9 +296,9 @@ fn status_06_a_bind_that_is_refused() {
     let plain = crate::common::register(&b.pd, &b.memory, access::LOCAL_WRITE);
     let readable = crate::common::register(&b.pd, &b.memory, access::MW_BIND);
     let based = b.pd.reg_mr(b.memory.addr(0), 4096, 0, LOCAL | access::ZERO_BASED).expect("an MR");
-    let abroad = b.engine.alloc_pd().expect("a PD");
-    let elsewhere = crate::common::register(&abroad, &b.memory, LOCAL);
-    let foreign = abroad.alloc_mw(2).expect("a window");
+    let other = b.engine.alloc_pd().expect("a PD");
+    let elsewhere = crate::common::register(&other, &b.memory, LOCAL);
+    let foreign = other.alloc_mw(2).expect("a window");
     let mw = b.pd.alloc_mw(2).expect("a window");
     let gone = b.pd.alloc_mw(2).expect("a window");
     gone.dealloc().expect("it goes");

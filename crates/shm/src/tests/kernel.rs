@@ -179,15 +179,15 @@ fn a_wake_word_counts_its_armings() {
 fn a_restless_wake_word_is_armed_like_any_other() {
     let (wake_word, fd) = WakeWord::create().unwrap();
     let view = WakeWordView::map(fd.as_fd()).unwrap();
-    wake_word.set_restless(true);
+    wake_word.set_fenced(true);
     assert_eq!((view.armed(), wake_word.is_armed()), (None, false));
     let first = wake_word.arm();
     assert!(view.armed().is_some() && wake_word.is_armed());
     let seen = view.armed();
-    wake_word.set_restless(false);
+    wake_word.set_fenced(false);
     assert_eq!(view.armed(), seen, "it is the same arming: nobody rings for it again");
     wake_word.disarm();
-    wake_word.set_restless(true);
+    wake_word.set_fenced(true);
     assert_eq!(view.armed(), None);
     assert_ne!(wake_word.arm(), first);
     assert!(view.armed() != seen && view.armed().is_some());
