@@ -52,7 +52,7 @@ enum AllOrNamed {
 impl WorkArounds {
     /// All of them, or none.
     pub(crate) const fn all(all: bool) -> Self {
-        Self(if all { (1 << Quirks::NAMES.len()) - 1 } else { 0 })
+        Self(if all { u8::MAX >> (u8::BITS as usize - Quirks::NAMES.len()) } else { 0 })
     }
 }
 

@@ -12,8 +12,8 @@ use std::time::Duration;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Quirks {
     /// How long this side holds its first FPDU back after the reply. As responder, siw overlooks an
-    /// FPDU that arrives just after its reply, until more data arrives. As initiator, it resets the
-    /// connection if an FPDU arrives before it has read the reply.
+    /// FPDU that arrives just after its reply, until more data arrives ([`Quirks::nudge`]). As
+    /// initiator, it resets the connection if an FPDU arrives before it has read the reply.
     pub hold_first_fpdu: Duration,
     /// How long this side waits after the peer's last bytes before it closes its direction. If the
     /// end arrives while siw still sends, siw completes that work request with an error although
@@ -32,6 +32,10 @@ pub struct Quirks {
     pub responder_first: bool,
     /// A Terminate message whose layout is not clear has siw's.
     pub siw_terminate: bool,
+    /// How long after its first FPDU an initiator sends an empty WRITE, if nothing else leaves by
+    /// then. More of them follow, each after a longer time. So a siw that has overlooked the first
+    /// FPDU looks again, however long it takes until it can.
+    pub nudge: Duration,
 }
 
 impl Quirks {
@@ -44,10 +48,11 @@ impl Quirks {
         any_rtr: true,
         responder_first: true,
         siw_terminate: true,
+        nudge: Duration::from_millis(5),
     };
 
     /// The names of the work-arounds, those of the fields. The place of a name is its bit.
-    pub const NAMES: [&str; 7] = [
+    pub const NAMES: [&str; 8] = [
         "hold_first_fpdu",
         "hold_end",
         "linger_after_reject",
@@ -55,6 +60,7 @@ impl Quirks {
         "any_rtr",
         "responder_first",
         "siw_terminate",
+        "nudge",
     ];
 
     /// The work-arounds whose bits are set, with the times for siw.
@@ -70,6 +76,7 @@ impl Quirks {
             any_rtr: is(4),
             responder_first: is(5),
             siw_terminate: is(6),
+            nudge: time(7, Self::SIW.nudge),
         }
     }
 
@@ -99,6 +106,6 @@ mod tests {
                 .find(|field| !field.ends_with("false") && !field.ends_with(" 0ns"));
             assert!(set.is_some_and(|field| field.starts_with(&format!("{name}: "))), "{name}: {text}");
         }
-        assert_eq!((Quirks::of(0), Quirks::of(0x7f)), (Quirks::default(), Quirks::SIW));
+        assert_eq!((Quirks::of(0), Quirks::of(0xff)), (Quirks::default(), Quirks::SIW));
     }
 }

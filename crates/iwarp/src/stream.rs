@@ -26,6 +26,7 @@
 
 pub mod event;
 pub mod memory;
+mod nudges;
 mod requester;
 mod responder;
 pub mod work;
@@ -38,7 +39,8 @@ use crate::rdmap::{AtomicRequest, AtomicResponse, Opcode, QUEUE_ATOMIC, ReadRequ
 use crate::terminate::{Failed, Layout, Reason, Terminate};
 use event::{Close, Event, Side, Status};
 use memory::Memory;
-use requester::{Requester, message};
+use nudges::Nudges;
+use requester::{Requester, empty_write, message};
 use responder::Responder;
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -119,6 +121,7 @@ pub struct Stream {
     response_next: bool,
     /// Nothing is sent before this time.
     hold: Option<Duration>,
+    nudges: Nudges,
     /// This side's end is not sent before this time.
     hold_end: Option<Duration>,
     /// When the stream ends without the peer's end.
@@ -144,6 +147,7 @@ impl Stream {
         let waits = !initiator && (agreement.rtr.is_some() || !config.quirks.responder_first);
         // A responder that waits sends only after the peer has, and needs no hold.
         let hold = Some(config.quirks.hold_first_fpdu).filter(|hold| !waits && !hold.is_zero());
+        let nudges = Nudges::new(if initiator { config.quirks.nudge } else { Duration::ZERO });
         Stream {
             receiver: Receiver::new(agreement.crc, agreement.receives_markers),
             sender: Sender::new(agreement.crc, agreement.sends_markers),
@@ -156,6 +160,7 @@ impl Stream {
             end: None,
             response_next: false,
             hold: hold.map(|hold| now + hold),
+            nudges,
             hold_end: None,
             deadline: None,
         }
@@ -221,8 +226,12 @@ impl Stream {
         if out.len() < self.room() {
             return Transmit::Full;
         }
-        let written = self.next_fpdu(now, out, memory);
+        let mut written = self.next_fpdu(now, out, memory);
+        if written == 0 && self.is_nudged() && self.nudges.may_leave(now) {
+            written = empty_write(&mut self.sender, out);
+        }
         if written > 0 {
+            self.nudges.sent(now);
             if self.responder.ending().is_some() {
                 // The peer takes responses: it has the time for the next one.
                 self.deadline = Some(now + self.config.linger);
@@ -233,6 +242,11 @@ impl Stream {
             return Transmit::Nothing;
         }
         self.end.take().unwrap_or(Transmit::Nothing)
+    }
+
+    /// Whether the peer needs nudges. The end is one, too.
+    fn is_nudged(&self) -> bool {
+        self.state == State::Open && self.responder.ending().is_none()
     }
 
     /// Until when bytes that arrive now hold the end back. A peer that never stops sending cannot
@@ -364,12 +378,14 @@ impl Stream {
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Duration> {
         let hold_end = self.hold_end.filter(|_| self.end.is_some());
-        [self.hold, hold_end, self.deadline].into_iter().flatten().min()
+        let nudge = self.nudges.due().filter(|_| self.is_nudged());
+        [self.hold, hold_end, nudge, self.deadline].into_iter().flatten().min()
     }
 
     /// Ends a stream whose peer does not close in time.
     pub fn handle_timeout(&mut self, now: Duration) {
         self.hold_end = self.hold_end.filter(|hold| now < *hold);
+        self.nudges.may_leave(now);
         if self.deadline.is_some_and(|deadline| deadline <= now) {
             self.terminate = None;
             self.finish(Close::TimedOut, Some(Transmit::Reset));

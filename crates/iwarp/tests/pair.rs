@@ -225,7 +225,7 @@ fn a_peer_that_does_not_close_is_reset_in_time() {
 fn a_first_fpdu_is_held_back_towards_siw() {
     let config = Config { quirks: Quirks::SIW, ..Config::default() };
     let (one, two) = pair_with(4, None, config);
-    for mut side in [one, two] {
+    for (mut side, nudge) in [(one, Some(Quirks::SIW.nudge)), (two, None)] {
         post(&mut side, 1, write(0), b"x");
         let mut out = vec![0; side.stream.room()];
         let hold = Quirks::SIW.hold_first_fpdu;
@@ -233,8 +233,42 @@ fn a_first_fpdu_is_held_back_towards_siw() {
         let early = hold - Duration::from_nanos(1);
         assert_eq!(side.stream.poll_transmit(early, &mut out, &mut side.ram), Transmit::Nothing);
         assert_eq!(side.stream.poll_transmit(hold, &mut out, &mut side.ram), Transmit::Bytes(24));
-        assert_eq!(side.stream.poll_timeout(), None);
+        assert_eq!(side.stream.poll_timeout(), nudge.map(|nudge| hold + nudge));
     }
+}
+
+/// siw may overlook the first FPDU, until more arrives.
+#[test]
+fn empty_writes_follow_the_first_fpdu_of_an_initiator_towards_siw() {
+    let config = Config { quirks: Quirks::SIW, ..Config::default() };
+    let (mut one, mut two) = pair_with(4, None, config);
+    let mut out = vec![0; one.stream.room()];
+    let mut due = Quirks::SIW.hold_first_fpdu;
+    assert_eq!(one.stream.poll_transmit(due, &mut out, &mut one.ram), Transmit::Nothing);
+    assert_eq!(one.stream.poll_timeout(), None, "nothing has been sent");
+    post(&mut one, 1, write(0), b"x");
+    assert_eq!(one.stream.poll_transmit(due, &mut out, &mut one.ram), Transmit::Bytes(24));
+    two.receive(&out[..24]);
+    for nth in 0..5 {
+        due += Quirks::SIW.nudge * 4_u32.pow(nth);
+        assert_eq!(one.stream.poll_timeout(), Some(due));
+        let early = due - Duration::from_nanos(1);
+        assert_eq!(one.stream.poll_transmit(early, &mut out, &mut one.ram), Transmit::Nothing);
+        if nth == 1 {
+            // A message of the program does as well.
+            post(&mut one, 2, write(0), b"x");
+            assert_eq!(one.stream.poll_transmit(due, &mut out, &mut one.ram), Transmit::Bytes(24));
+        } else {
+            // Without room it waits, and no time is due meanwhile.
+            one.stream.handle_timeout(due);
+            assert_eq!(one.stream.poll_timeout(), None);
+            assert_eq!(one.stream.poll_transmit(due, &mut out, &mut one.ram), Transmit::Bytes(20));
+            two.receive(&out[..20]);
+            assert_eq!(two.stream.state(), State::Open, "it needs no memory");
+        }
+        assert_eq!(one.stream.poll_transmit(due, &mut out, &mut one.ram), Transmit::Nothing);
+    }
+    assert_eq!(one.stream.poll_timeout(), None);
 }
 
 #[test]

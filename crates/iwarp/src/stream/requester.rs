@@ -379,6 +379,14 @@ pub(super) fn message(sender: &mut Sender, out: &mut [u8], opcode: Opcode, msn: 
     written
 }
 
+/// Writes a WRITE without data, which needs no valid STag.
+pub(super) fn empty_write(sender: &mut Sender, out: &mut [u8]) -> usize {
+    let place = Place::Tagged { stag: Stag(1), to: 0 };
+    let header = Header { last: true, rdmap: Opcode::Write.emit(), place };
+    let Ok(written) = frame(sender, out, &header, 0, |_, _, _| Ok::<_, std::convert::Infallible>(false));
+    written
+}
+
 /// Writes a segment.
 pub(super) fn frame<E>(
     sender: &mut Sender,
