@@ -16,6 +16,7 @@ mod dist;
 mod distros;
 mod fuzz;
 mod hugepages;
+mod instructions;
 mod interop;
 mod package;
 mod planted;
@@ -169,6 +170,13 @@ enum Command {
         #[arg(long, value_name = "FOLDER", requires = "quick")]
         against: Option<PathBuf>,
     },
+    /// Count the instructions of a message of 8 bytes, by step and by source file, under valgrind,
+    /// and measure the time of each step
+    Instructions {
+        /// A laid out softhca; without it, a fresh one is built
+        #[arg(long, value_name = "FOLDER")]
+        dist: Option<PathBuf>,
+    },
     /// Run the programs of Debian 12, 13 and sid on one build, each in its own release, and write
     /// docs/distributions.md (takes a while)
     Distros(distros::Options),
@@ -214,6 +222,7 @@ fn main() -> ExitCode {
             bench::beside_peers(&workspace, &groups, runs.unwrap_or(5), raw, dist)
         }
         Command::Bench { runs, json, dist, only, .. } => bench::run(&workspace, runs.unwrap_or(5), json, dist, only),
+        Command::Instructions { dist } => instructions::run(&workspace, dist),
         Command::Distros(options) => distros::run(&workspace, &options),
         Command::Interop(options) => interop::run(&workspace, &options),
         Command::Udp(_) | Command::Tcp(_) => Ok(()),
