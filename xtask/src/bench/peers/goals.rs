@@ -19,8 +19,8 @@ mod cause {
         the lane. The next step is to leave out this record. [More](#latency-of-8-bytes-on-one-host)";
     pub(super) const WAKES: &str = "perftest spins on its memory, so the helper thread must wake up for each message. \
         Shared memory avoids this. [More](#ib_write_lat)";
-    pub(super) const RATE: &str = "The receiver posts a receive request for each message, under the lock of its queue \
-        pair. The next step is to post without this lock. [More](#rate-of-8-bytes)";
+    pub(super) const RATE: &str = "A message takes 2900 instructions at the receiver, and no part of them dominates. \
+        The next step is locks without locked instructions. [More](#rate-of-8-bytes)";
     pub(super) const OF_4_KIB: &str = "The sender waits for the stores of its copy before it posts the next message. \
         The next step is to let copy and post overlap. [More](#messages-of-4-kib)";
     pub(super) const OF_64_KIB: &str = "UCX sends a message as one segment, softhca as two pieces. The next step is \
@@ -28,17 +28,17 @@ mod cause {
     pub(super) const LONG: &str = "Both processors spend most of their time in the two copies. There is no next step \
         yet. [More](#messages-of-1-mib-and-8-mib)";
     pub(super) const SHARED: &str = "After the operation, softhca writes a completion and checks the grant; UCX does \
-        neither. There is no next step yet. [More](#direct-access-to-shared-memory)";
+        neither. The next step is to use a grant without locked instructions. [More](#direct-access-to-shared-memory)";
     pub(super) const SHARED_LONG: &str = "In a profile of a WRITE of 1 MiB, 95 % of the client's samples are the copy, \
         which is as fast as memcpy in a bare loop. Nobody has profiled READ. The next step is such a profile. [More](#direct-access-to-shared-memory)";
     pub(super) const REGION: &str = "Beside its two replies from the agent, a registration asks the kernel about the \
-        mapping, and its end takes what has arrived first. There is no next step yet.";
+        mapping, and its end takes what has arrived first. There is no next step yet. [More](#registration)";
     pub(super) const STARTUP: &str = "`softhca run` is one more program. It connects to the agent twice and waits for \
         five replies before it starts the other program. The next step is one connection.";
     pub(super) const MANY: &str = "perftest itself takes most of the sender's time: it looks for a queue pair with \
         room. There is no next step. [More](#1000-queue-pairs)";
     pub(super) const CROWD: &str = "Of 32 processes that spin on one processor, each runs for some milliseconds at a \
-        time, and then finds at most 504 messages. There is no next step yet.";
+        time, and then finds at most 504 messages. There is no next step yet. [More](#fairness-of-64-processes)";
     pub(super) const WIRE: &str = "softhca computes an ICRC and copies each byte once more than plain UDP. The next \
         step is a second thread of the sender. [More](#bandwidth-between-hosts)";
     pub(super) const IWARP: &str = "softhca copies each byte once more than TCP, with its CRC. There is no \
