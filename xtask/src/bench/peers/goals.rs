@@ -20,7 +20,7 @@ mod cause {
     pub(super) const WAKES: &str = "perftest spins on its memory, so the helper thread must wake up for each message. \
         Shared memory avoids this. [More](#ib_write_lat)";
     pub(super) const RATE: &str = "A message takes 2900 instructions at the receiver, and no part of them dominates. \
-        The next step is locks without locked instructions. [More](#rate-of-8-bytes)";
+        The next step is fewer instructions. [More](#rate-of-8-bytes)";
     pub(super) const OF_4_KIB: &str = "The sender waits for the stores of its copy before it posts the next message. \
         The next step is to let copy and post overlap. [More](#messages-of-4-kib)";
     pub(super) const OF_64_KIB: &str = "UCX sends a message as one segment, softhca as two pieces. The next step is \
@@ -28,7 +28,7 @@ mod cause {
     pub(super) const LONG: &str = "Both processors spend most of their time in the two copies. There is no next step \
         yet. [More](#messages-of-1-mib-and-8-mib)";
     pub(super) const SHARED: &str = "After the operation, softhca writes a completion and checks the grant; UCX does \
-        neither. The next step is to use a grant without locked instructions. [More](#direct-access-to-shared-memory)";
+        neither. There is no next step yet. [More](#direct-access-to-shared-memory)";
     pub(super) const SHARED_LONG: &str = "In a profile of a WRITE of 1 MiB, 95 % of the client's samples are the copy, \
         which is as fast as memcpy in a bare loop. Nobody has profiled READ. The next step is such a profile. [More](#direct-access-to-shared-memory)";
     pub(super) const REGION: &str = "Beside its two replies from the agent, a registration asks the kernel about the \
