@@ -1,6 +1,7 @@
 //! `cargo xtask instructions`: what each step of a message of 8 bytes takes: instructions, loads,
 //! stores and misses under valgrind, and time. It prints a table for docs/performance.md, and which
-//! source files the instructions come from. The counts are the same on a busy machine.
+//! source files the instructions come from. Other programs hardly change the counts, except those of
+//! WRITE, READ and fetch-and-add: these wait, and polls that find nothing count as well.
 //!
 //! The program is `suite/programs/steps.c`. One thread plays both sides, so a miss here is not a
 //! cache line that moves between processors.
