@@ -407,12 +407,13 @@ impl Stream {
         self.state = State::Terminate;
         self.end = Some(Transmit::Finish);
         self.deadline = Some(now + self.config.linger);
-        self.events.push_back(Event::Terminated { by, terminate });
         let (refused, status) = match by {
             Side::Us => (None, Status::General),
             Side::Peer => (Some(&terminate), Status::Flushed),
         };
+        // The owner flushes the receive requests that the stream has not taken, and they come later.
         self.responder.flush(status, &mut self.events);
+        self.events.push_back(Event::Terminated { by, terminate });
         self.requester.flush(refused, &mut self.events);
     }
 

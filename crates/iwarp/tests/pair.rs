@@ -457,6 +457,18 @@ fn iw_read_refused_lets_earlier_responses_go_first_and_takes_nothing_behind_it()
     assert_eq!((two.ram.posted.len(), two.closed()), (1, Some(Close::Terminated)));
 }
 
+/// The program's other receive requests are flushed when it is told of the Terminate message.
+#[test]
+fn a_message_that_has_begun_fails_before_the_end_is_told() {
+    let (_, mut two) = pair();
+    two.ram.post_receive(1, 100);
+    two.receive(&first(&untagged(0x01, 0x43, 0, 1, 0, b"hello")));
+    two.receive(&first(&untagged(0x41, 0x43, 0, 9, 5, b"more")));
+    let at = |is: fn(&Event) -> bool| two.events.iter().position(is).expect("both");
+    let failed = at(|event| matches!(event, Event::ReceiveFailed { receive: 1, .. }));
+    assert!(failed < at(|event| matches!(event, Event::Terminated { .. })), "{:?}", two.events);
+}
+
 /// A READ that waits for its response, and behind it one that is refused.
 fn refused_behind_a_response() -> (Host, Host) {
     let (mut one, mut two) = pair();
