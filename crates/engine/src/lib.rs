@@ -137,6 +137,7 @@ pub use shm::{Sink, Source};
 pub use simulated::Simulated;
 pub use srq::{Srq, SrqSpec};
 pub use step::Step;
+pub use stream::dropping::drop_arrived;
 pub use why::Names;
 pub use window::Bind;
 pub use wire::Feth;

@@ -8,6 +8,7 @@
 //! no thread waits. Principal type: [`part::StreamPart`].
 
 mod changes;
+pub(crate) mod dropping;
 mod endings;
 mod events;
 mod faults;

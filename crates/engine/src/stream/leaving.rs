@@ -1,10 +1,7 @@
 //! How a queue pair leaves its connection. The thread that resets or ends the queue pair waits for
 //! the time of the end after it has released its locks, so nobody waits for it. Adds to [`Qp`].
 
-use iwarp::Transmit;
-
 use super::endings::Ending;
-use super::serving::discard_arrived;
 use super::{Live, duration};
 use crate::lock;
 use crate::qp::Qp;
@@ -16,8 +13,7 @@ impl Qp {
         while let Some(Ending { at, socket, addresses, .. }) = self.engine().net.streams.endings.take(self.qpn()) {
             lock::assert_none_held();
             std::thread::sleep(at.saturating_sub(duration(self.engine().now())));
-            self.end_socket(&socket, &addresses, Transmit::Finish);
-            discard_arrived(&socket);
+            self.finish_socket(&socket, &addresses);
         }
     }
 
@@ -26,10 +22,7 @@ impl Qp {
     pub(super) fn leave_connection(&self, live: Live) {
         let now = duration(self.engine().now());
         match live.stream.end_wait(now) {
-            None => {
-                self.end_socket(&live.socket, &live.addresses, Transmit::Finish);
-                discard_arrived(&live.socket);
-            }
+            None => self.finish_socket(&live.socket, &live.addresses),
             Some(wait) => {
                 let Live { socket, addresses, .. } = live;
                 let ending = Ending { qpn: self.qpn(), at: now + wait, socket, addresses };

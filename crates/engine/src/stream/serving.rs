@@ -13,6 +13,7 @@ use rustix::event::Timespec;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::net::{RecvFlags, Shutdown, connect_unspec, recv, shutdown};
 
+use super::dropping::drop_arrived;
 use super::memory::Access;
 use super::part::Addresses;
 use super::{Live, duration};
@@ -24,23 +25,11 @@ use crate::request;
 const BUFFER: usize = 256 * 1024;
 /// Reads of one socket before others get their turn.
 const READS: u32 = 4;
-/// Bytes that are dropped at once, and how often, before a socket is closed: 8 MiB, more than the
-/// receive buffer of a socket (6 MiB by default, tcp(7)).
-const DISCARDED: usize = 16 * 1024;
-const DISCARDS: u32 = 512;
+/// Bytes that are dropped before a socket is closed: more than its receive buffer, which has 6 MiB by
+/// default (tcp(7)).
+const DROPPED_MAX: usize = 8 << 20;
 /// Sockets that are served in one round.
 const READY: usize = 64;
-
-/// Reads and drops what has arrived. If a socket is closed with bytes to read, the kernel resets
-/// the connection, and the peer does not get what was sent last.
-pub(super) fn discard_arrived(socket: &OwnedFd) {
-    let mut bytes = [0; DISCARDED];
-    for _ in 0..DISCARDS {
-        if !matches!(recv(socket, &mut bytes, RecvFlags::DONTWAIT | RecvFlags::TRUNC), Ok((_, 1..))) {
-            return;
-        }
-    }
-}
 
 impl Engine {
     /// Serves the sockets that are ready. With `sure`, waits for a thread that does so.
@@ -97,6 +86,12 @@ impl Qp {
         } else {
             let _ = shutdown(socket, Shutdown::Write);
         }
+    }
+
+    /// Ends a connection that nobody uses any more, behind what was sent.
+    pub(super) fn finish_socket(&self, socket: &OwnedFd, addresses: &Addresses) {
+        self.end_socket(socket, addresses, Transmit::Finish);
+        drop_arrived(socket, DROPPED_MAX);
     }
 
     /// The socket is ready: reads and sends.

@@ -5,9 +5,10 @@
 
 use std::collections::BTreeMap;
 
+use engine::drop_arrived;
 use protocol::Time;
 use rustix::event::epoll::{self, EventFlags};
-use rustix::net::{RecvFlags, Shutdown, recv, shutdown};
+use rustix::net::{Shutdown, shutdown};
 
 use super::{Key, Tcp};
 use crate::foreign::Foreign;
@@ -19,9 +20,8 @@ const CLOSINGS_MAX: usize = 1024;
 const PER_USER: usize = 128;
 /// How long the peer may take, in nanoseconds.
 const PATIENCE: u64 = 10_000_000_000;
-/// Bytes that are dropped at once, and how often, before other sockets are served.
-const DROPPED: usize = 16 * 1024;
-const DROPS: u32 = 16;
+/// Bytes that are dropped of one connection before other sockets are served.
+const DROPPED_AT_ONCE: usize = 256 * 1024;
 /// Bytes that are dropped of one connection. A socket buffers at most 6 MiB by default (tcp(7)). A
 /// peer that sends more than this after the end is not waiting for data.
 const DROPPED_MAX: usize = 64 << 20;
@@ -56,14 +56,9 @@ impl Closings {
 impl Closing {
     /// Drops what has arrived. Returns whether the connection is over.
     fn drop_arrived(&mut self) -> bool {
-        let mut bytes = [0; DROPPED];
-        for _ in 0..DROPS {
-            match recv(&*self.socket, &mut bytes, RecvFlags::DONTWAIT | RecvFlags::TRUNC) {
-                Ok((_, 0)) => return true,
-                Ok((_, len)) => self.dropped += len,
-                Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => break,
-                Err(_) => return true,
-            }
+        match drop_arrived(&*self.socket, DROPPED_AT_ONCE) {
+            Some(len) => self.dropped += len,
+            None => return true,
         }
         self.dropped > DROPPED_MAX
     }
