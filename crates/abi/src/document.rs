@@ -112,6 +112,7 @@ const VALUES: &[(&str, &str, &[Constant])] = &[
     ("QP create flags", "ExCreateQp.create_flags", qp::create_flags::ALL),
     ("QP kinds", "QpOut.kind", stream::qp_kind::ALL),
     ("Flags of streams", "StreamOut.flags", stream::stream_flags::ALL),
+    ("Flags of the end of a stream", "StreamEnd.flags", stream::end_flags::ALL),
     ("MTU codes", "path_mtu, max_mtu, active_mtu", device::mtu::ALL),
     ("Send opcodes", "SendWr.opcode", post::opcode::ALL),
     ("Send flags", "SendWr.send_flags", post::send_flags::ALL),

@@ -33,12 +33,19 @@ record! {
     pub struct StreamEnd[8] {
         /// QP number.
         0 => qpn: u32,
-        /// 0.
-        4 => reserved: u32,
+        /// See `end_flags`.
+        4 => flags: u32,
     }
 }
 
 constants! {
+    /// Bits of `StreamEnd::flags`.
+    pub mod end_flags: u32 {
+        /// The engine could not take the connection, so the agent resets it.
+        NOT_TAKEN = 1,
+    }
+
+
     /// Bits of `StreamOut::flags`.
     pub mod stream_flags: u32 {
         /// This side has opened the connection.

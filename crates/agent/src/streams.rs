@@ -50,8 +50,18 @@ pub(crate) struct LeftStream {
     pub(crate) socket: Foreign,
     /// The user of the queue pair.
     pub(crate) uid: u32,
+    pub(crate) how: Leaving,
+}
+
+/// How a connection ends that its queue pair has left.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Leaving {
+    /// The engine ends the sending direction.
+    ByEngine,
     /// The process has ended, perhaps without ending the sending direction.
-    pub(crate) ends: bool,
+    ByProcess,
+    /// The engine could not take the connection: it is reset.
+    NotTaken,
 }
 
 /// What an engine has done with a connection.
@@ -110,17 +120,16 @@ impl Streams {
     /// there was one of an earlier connection, which the QP has left: it was reset.
     pub(crate) fn keep(&self, qpn: u32, uid: u32, socket: Foreign) -> bool {
         let mut table = self.0.lock();
-        let earlier = table.kept.insert(qpn, socket).map(|socket| LeftStream { socket, uid, ends: false });
+        let earlier = table.kept.insert(qpn, socket).map(|socket| LeftStream { socket, uid, how: Leaving::ByEngine });
         let was_kept = earlier.is_some();
         table.left.extend(earlier);
         was_kept
     }
 
-    /// A QP of a user ends, and leaves its connection. `ends`: so does its process.
-    /// Returns whether a second descriptor was kept.
-    pub(crate) fn leave(&self, qpn: u32, uid: u32, ends: bool) -> bool {
+    /// A QP of a user leaves its connection. Returns whether a second descriptor was kept.
+    pub(crate) fn leave(&self, qpn: u32, uid: u32, how: Leaving) -> bool {
         let mut table = self.0.lock();
-        let left = table.kept.remove(&qpn).map(|socket| LeftStream { socket, uid, ends });
+        let left = table.kept.remove(&qpn).map(|socket| LeftStream { socket, uid, how });
         let was_kept = left.is_some();
         table.left.extend(left);
         was_kept

@@ -4,7 +4,7 @@
 //! them.
 
 use abi::Errno;
-use abi::stream::{StreamEnd, StreamTake};
+use abi::stream::{StreamEnd, StreamTake, end_flags};
 use protocol::State;
 
 use super::{Answer, Call, find};
@@ -14,6 +14,7 @@ use crate::ids::ContextId;
 use crate::objects::Qp;
 use crate::refusal::{Outcome, refuse};
 use crate::shares::room_for_descriptor;
+use crate::streams::Leaving;
 use crate::table::Kind;
 use crate::world::World;
 
@@ -55,17 +56,25 @@ pub fn take(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
 
 /// A QP ends, and leaves its connection. A QP that is reset leaves it for its engine to end.
 pub(super) fn leave(world: &mut World, owner: ContextId, qpn: u32) {
+    let ends = world.contexts.get(&owner).is_some_and(|context| context.ends);
+    leave_as(world, owner, qpn, if ends { Leaving::ByProcess } else { Leaving::ByEngine });
+}
+
+fn leave_as(world: &mut World, owner: ContextId, qpn: u32, how: Leaving) {
     if let Some(context) = world.contexts.get_mut(&owner)
-        && world.wire.streams().leave(qpn, context.peer.uid, context.ends)
+        && world.wire.streams().leave(qpn, context.peer.uid, how)
     {
         context.give_descriptor();
     }
 }
 
-/// STREAM_END: the stream of a QP has ended.
+/// STREAM_END: the stream of a QP has ended, or its engine could not take the connection.
 pub fn end(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
-    let StreamEnd { qpn, .. } = call.body()?;
+    let StreamEnd { qpn, flags } = call.body()?;
     if world.numbers.qpns.owner(qpn) == Some(call.context) {
+        if flags & end_flags::NOT_TAKEN != 0 {
+            leave_as(world, call.context, qpn, Leaving::NotTaken);
+        }
         world.wire.streams().note_end(qpn);
     }
     Ok(Answer::default())

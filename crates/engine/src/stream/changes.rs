@@ -14,7 +14,7 @@ use abi::command::number as command;
 use abi::errno::Errno;
 use abi::event::kind;
 use abi::qp::{ModifyQp, attr};
-use abi::stream::{StreamEnd, StreamOut, StreamTake, stream_flags};
+use abi::stream::{StreamEnd, StreamOut, StreamTake, end_flags, stream_flags};
 use iwarp::{Agreement, Config, Quirks, Role, Rtr, Stream};
 use protocol::State;
 use rustix::event::epoll::EventFlags;
@@ -50,13 +50,15 @@ impl Qp {
         let begun = {
             let mut inner = self.lock();
             if inner.is_dead() {
-                return Err(refusal(Errno::EINVAL, format!("QP {qpn:#x} is destroyed")));
+                Err(refusal(Errno::EINVAL, "it is destroyed"))
+            } else {
+                self.begin_stream(&mut inner, given)
             }
-            self.begin_stream(&mut inner, given)
         };
         begun.map_err(|error| {
-            // The connection has ended with its socket, and the connection manager tells the program.
-            let _ = self.engine().tell(&request::private(command::STREAM_END, &StreamEnd { qpn, reserved: 0 }, 0));
+            // The agent has the socket, too: it ends the connection and tells the program.
+            let end = StreamEnd { qpn, flags: end_flags::NOT_TAKEN };
+            let _ = self.engine().tell(&request::private(command::STREAM_END, &end, 0));
             refusal(error.errno, format!("QP {qpn:#x} cannot take its connection over: {}", error.reason))
         })
     }

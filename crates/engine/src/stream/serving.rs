@@ -70,7 +70,7 @@ impl Engine {
     pub(crate) fn report_stream_ends(&self) {
         for qpn in std::mem::take(&mut *self.net.streams.ended.lock()) {
             // Without an agent, nobody waits for it.
-            let _ = self.tell(&request::private(command::STREAM_END, &StreamEnd { qpn, reserved: 0 }, 0));
+            let _ = self.tell(&request::private(command::STREAM_END, &StreamEnd { qpn, flags: 0 }, 0));
         }
     }
 }

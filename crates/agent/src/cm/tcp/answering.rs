@@ -95,7 +95,7 @@ impl Manager {
     pub(crate) fn follow_streams(&mut self, world: &World) {
         let now = self.now();
         for left in world.wire.streams().take_left() {
-            self.mail.tcp.close_gently(left, now);
+            self.mail.tcp.close_left(left, now);
         }
         let news = world.wire.streams().take_news();
         if news.is_empty() {

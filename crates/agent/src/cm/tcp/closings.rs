@@ -8,11 +8,11 @@ use std::collections::BTreeMap;
 use engine::drop_arrived;
 use protocol::Time;
 use rustix::event::epoll::{self, EventFlags};
-use rustix::net::{Shutdown, shutdown};
+use rustix::net::{Shutdown, connect_unspec, shutdown};
 
 use super::{Key, Tcp};
 use crate::foreign::Foreign;
-use crate::streams::LeftStream;
+use crate::streams::{Leaving, LeftStream};
 
 /// Maximum number of connections, and of those of one user. If another one comes, the oldest is
 /// closed.
@@ -65,12 +65,20 @@ impl Closing {
 }
 
 impl Tcp {
-    /// Closes a connection when its peer has closed it, too.
-    pub(super) fn close_gently(&mut self, left: LeftStream, now: Time) {
-        let LeftStream { socket, uid, ends } = left;
-        if ends {
-            // Nothing comes behind what the process has sent.
-            let _ = shutdown(&*socket, Shutdown::Write);
+    /// Closes a connection when its peer has closed it, too. One that was not taken is reset.
+    pub(super) fn close_left(&mut self, left: LeftStream, now: Time) {
+        let LeftStream { socket, uid, how } = left;
+        match how {
+            Leaving::ByEngine => {}
+            Leaving::ByProcess => {
+                // Nothing comes behind what the process has sent.
+                let _ = shutdown(&*socket, Shutdown::Write);
+            }
+            Leaving::NotTaken => {
+                // The engine may have the socket, too, so closing it would not be enough.
+                let _ = connect_unspec(&*socket);
+                return;
+            }
         }
         if let Some(oldest) = self.closings.to_evict(uid) {
             self.close_now(oldest);

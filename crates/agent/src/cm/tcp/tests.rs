@@ -21,7 +21,7 @@ use super::Key;
 use crate::config::{Config, DeviceConfig, Transport, WireMode};
 use crate::foreign::Foreign;
 use crate::rnic::{StartUp, WorkArounds};
-use crate::streams::{LeftStream, StreamNews};
+use crate::streams::{Leaving, LeftStream, StreamNews};
 
 /// The time of the peers' state machines, which never expire.
 const NEVER: Duration = Duration::MAX;
@@ -146,7 +146,7 @@ fn taken(host: &mut Host) -> (TcpStream, TcpStream) {
 /// The kernel resets a connection whose peer sends after it was closed.
 #[test]
 fn a_peer_that_still_sends_gets_everything_that_was_sent_to_it() {
-    for ends in [false, true] {
+    for how in [Leaving::ByEngine, Leaving::ByProcess] {
         let mut host = host();
         let (mut peer, mut engine) = taken(&mut host);
         engine.set_nonblocking(true).expect("changed");
@@ -154,10 +154,10 @@ fn a_peer_that_still_sends_gets_everything_that_was_sent_to_it() {
         while let Ok(len) = engine.write(&[1; 65536]) {
             sent += len;
         }
-        if !ends {
+        if how == Leaving::ByEngine {
             engine.shutdown(Shutdown::Write).expect("open");
         }
-        assert!(host.world.wire.streams().leave(QPN, USER, ends));
+        assert!(host.world.wire.streams().leave(QPN, USER, how));
         drop(engine);
         host.manager.follow_streams(&host.world);
         assert_eq!(host.manager.mail.tcp.closings(), 1);
@@ -174,13 +174,23 @@ fn a_peer_that_still_sends_gets_everything_that_was_sent_to_it() {
 }
 
 #[test]
+fn a_connection_that_the_engine_could_not_take_is_reset() {
+    let mut host = host();
+    let (mut peer, _engine) = taken(&mut host);
+    assert!(host.world.wire.streams().leave(QPN, USER, Leaving::NotTaken));
+    host.manager.follow_streams(&host.world);
+    assert_eq!(host.manager.mail.tcp.closings(), 0);
+    assert_eq!(peer.read(&mut [0]).expect_err("an error").kind(), ErrorKind::ConnectionReset);
+}
+
+#[test]
 fn connections_that_one_user_has_left_do_not_displace_those_of_others() {
     let mut host = host();
     let mut pairs: Vec<_> = std::iter::repeat_with(|| UnixStream::pair().expect("a pair")).take(200).collect();
     let mut left = |host: &mut Host, uid| {
         let (socket, peer) = pairs.pop().expect("enough");
         let socket = Foreign::ours(socket.into());
-        host.manager.mail.tcp.close_gently(LeftStream { socket, uid, ends: false }, Time(0));
+        host.manager.mail.tcp.close_left(LeftStream { socket, uid, how: Leaving::ByEngine }, Time(0));
         peer.set_nonblocking(true).expect("changed");
         peer
     };
@@ -195,7 +205,8 @@ fn connections_that_one_user_has_left_do_not_displace_those_of_others() {
 fn a_peer_that_never_closes_is_left_at_its_deadline() {
     let mut host = host();
     let (mut peer, engine) = taken(&mut host);
-    assert!(host.world.wire.streams().leave(QPN, USER, true) && !host.world.wire.streams().leave(QPN, USER, true));
+    let leave = || host.world.wire.streams().leave(QPN, USER, Leaving::ByProcess);
+    assert!(leave() && !leave());
     drop(engine);
     host.manager.follow_streams(&host.world);
     assert_eq!((peer.read(&mut [0; 9]).expect("the end"), host.manager.mail.tcp.closings()), (0, 1));
