@@ -15,7 +15,7 @@ use super::Manager;
 use super::attributes::attributes;
 use super::channel::{ChannelId, Event, Notified};
 use super::dispatch::CmCall;
-use super::query::{addresses, own_gid, path_data};
+use super::query::{addresses, own_gid, path_data, peer_gid, shown_path};
 use crate::refusal::{Outcome, refuse};
 use crate::world::World;
 
@@ -157,10 +157,10 @@ impl Manager {
         if wanted & known::ADDRESSES != 0 {
             next.addresses = addresses(world, id);
             next.sgid = id.attachment.map_or([0; 16], |at| own_gid(world, &at));
-            next.dgid = id.target.unwrap_or_default();
+            next.dgid = peer_gid(id).unwrap_or_default();
             next.known |= known::ADDRESSES;
         }
-        if let Some(path) = id.path.as_ref().filter(|_| wanted & known::PATH != 0) {
+        if let Some(path) = shown_path(id).filter(|_| wanted & known::PATH != 0) {
             next.path = path_data(id, path);
             next.known |= known::PATH;
         }

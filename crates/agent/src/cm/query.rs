@@ -28,12 +28,12 @@ impl Manager {
             QueryRouteAnswer { src_addr: short(&id.local), dst_addr: short(&id.remote), ..QueryRouteAnswer::default() };
         if let Some(place) = place(world, id) {
             (answer.node_guid, answer.port_num, answer.ibdev_index) = place;
-            answer.num_paths = u32::from(id.path.is_some());
-            answer.ib_route[0] = match &id.path {
+            answer.num_paths = u32::from(shown_path(id).is_some());
+            answer.ib_route[0] = match shown_path(id) {
                 Some(path) => record_of(path, of_port(id, path)),
                 None => PathRec {
                     sgid: id.attachment.map_or([0; 16], |at| own_gid(world, &at)),
-                    dgid: id.target.unwrap_or_default(),
+                    dgid: peer_gid(id).unwrap_or_default(),
                     pkey: pkey_of(id).to_be(),
                     ..PathRec::default()
                 },
@@ -70,7 +70,7 @@ fn gids(world: &World, id: &Id) -> QueryAddrAnswer {
     let peer = u64::from(id.space) << 16 | remote;
     let pkey = pkey_of(id);
     let local = id.attachment.map(|at| ib_address(own_gid(world, &at), pkey, service));
-    between(world, id, local, id.target.map(|gid| ib_address(gid, pkey, peer)))
+    between(world, id, local, peer_gid(id).map(|gid| ib_address(gid, pkey, peer)))
 }
 
 /// The GID of an attachment as its device shows it: that of iWARP is not the address.
@@ -78,6 +78,17 @@ pub(super) fn own_gid(world: &World, at: &Attachment) -> [u8; 16] {
     let port = world.devices.get(at.device).and_then(|device| device.port(at.port.into()).ok());
     let shown = port.filter(|port| !port.has_packets()).and_then(|port| port.shown_gid(0));
     shown.map_or(at.gid, |entry| entry.gid)
+}
+
+/// The GID of an id's peer. On iWARP it would be a MAC address, which the agent does not know: it is
+/// 0 then.
+pub(super) fn peer_gid(id: &Id) -> Option<[u8; 16]> {
+    id.target.map(|gid| if id.start_up().is_none() { gid } else { [0; 16] })
+}
+
+/// The path of an id as programs see it. As in Linux's rdma_cm, ids on iWARP have none.
+pub(super) fn shown_path(id: &Id) -> Option<&Path> {
+    id.path.as_ref().filter(|_| id.start_up().is_none())
 }
 
 fn between(world: &World, id: &Id, local: Option<Sockaddr>, remote: Option<Sockaddr>) -> QueryAddrAnswer {
@@ -105,7 +116,7 @@ fn place(world: &World, id: &Id) -> Option<(u64, u8, u32)> {
 
 /// The answer to QUERY for paths.
 fn paths(call: &CmCall<'_>, id: &Id) -> Vec<u8> {
-    let path = id.path.as_ref();
+    let path = shown_path(id);
     let mut bytes = call.command.answer(&QueryPathAnswer { num_paths: u32::from(path.is_some()), reserved: 0 });
     let room = call.command.room - size_of::<QueryPathAnswer>();
     if let Some(path) = path.filter(|_| room >= size_of::<PathRecData>()) {

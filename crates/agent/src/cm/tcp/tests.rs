@@ -6,6 +6,7 @@ use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 use abi::layout::Record;
+use abi::ucma::address::{Query, QueryAddrAnswer, QueryPathAnswer, QueryRouteAnswer, query};
 use abi::ucma::connection::{Accept, ConnParam, Connect, EventAnswer, Listen, Reject, event};
 use abi::ucma::id::{CreateId, CreateIdAnswer};
 use abi::ucma::sockaddr::Sockaddr;
@@ -308,6 +309,22 @@ fn a_reply_brings_the_connection_to_the_engine() {
     let mut first = [0; 4];
     socket.read_exact(&mut first).expect("the FPDU");
     assert_eq!((&first, offer.agreed.ord), (b"FPDU", 3));
+}
+
+#[test]
+fn a_resolved_id_has_the_gid_of_its_device_and_no_path() {
+    let mut host = host();
+    let id = host.routed("127.0.0.1", 9);
+    let own = host.world.devices.get(0).and_then(|device| device.gid(1, 0).ok()).expect("it has one");
+    let room = size_of::<QueryRouteAnswer>();
+    let ask = |option| Query { response: 1, id, option };
+    let route = QueryRouteAnswer::read(&host.call(command::QUERY_ROUTE, &ask(0), room)).expect("whole");
+    assert_eq!((route.num_paths, route.ib_route[0].sgid, route.ib_route[0].dgid), (0, own, [0; 16]));
+    let paths = QueryPathAnswer::read(&host.call(command::QUERY, &ask(query::PATH), 80)).expect("whole");
+    assert_eq!(paths.num_paths, 0);
+    let room = size_of::<QueryAddrAnswer>();
+    let gids = QueryAddrAnswer::read(&host.call(command::QUERY, &ask(query::GID), room)).expect("whole");
+    assert_eq!((&gids.src_addr[8..24], &gids.dst_addr[8..24]), (&own[..], &[0; 16][..]));
 }
 
 /// The request of an id, as a peer with these terms reads it.
