@@ -1,6 +1,7 @@
-//! Limits how many instructions a message of 8 bytes takes. valgrind counts them, so the number is
-//! the same on a busy machine, and the test notices a step that has become more expensive. The
-//! program is `suite/programs/counted.rs`, built like the tests, with little optimisation.
+//! Limits how many instructions a message of 8 bytes takes in the release build. valgrind counts
+//! them, so the number is nearly the same on a busy machine, and the test notices a step that has
+//! become more expensive. The program is `suite/programs/steps.c`. `cargo xtask instructions` tells
+//! more about the same steps.
 //!
 //! A step that takes 10 % more than the number in this file fails. If you made a step more
 //! expensive on purpose, or use another compiler, write down the number that the test prints. Do
@@ -8,16 +9,19 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::process::Command;
 
-/// Each step, and its number of instructions.
+use harness::{Room, cprogram};
+
+/// Each step of a SEND, and its number of instructions.
 const STEPS: [(&str, u64); 5] = [
-    ("counted_post", 2917),
-    ("counted_receive", 860),
-    ("counted_take", 4996),
-    ("counted_reap", 3976),
-    ("counted_look", 432),
+    ("step_post_receive", 318),
+    ("step_post_send", 1708),
+    ("step_poll_message", 2586),
+    ("step_poll_acknowledgement", 2072),
+    ("step_poll_nothing", 491),
 ];
+/// Batches of 100 messages.
+const BATCHES: &str = "10";
 /// Percentage by which a step may exceed its number.
 const MORE: u64 = 10;
 
@@ -46,15 +50,15 @@ fn steps(text: &str) -> BTreeMap<&'static str, (u64, u64)> {
 
 #[test]
 fn a_message_of_8_bytes_takes_no_more_instructions_than_before() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let file = folder.path().join("counted.out");
-    let mut valgrind = Command::new("valgrind");
-    valgrind.args(["--quiet", "--tool=callgrind", "--compress-strings=no", "--compress-pos=no"]);
-    valgrind.arg(format!("--callgrind-out-file={}", file.display())).arg(env!("CARGO_BIN_EXE_counted"));
-    let ended = valgrind.output().expect("valgrind is installed");
-    assert!(ended.status.success(), "{}", String::from_utf8_lossy(&ended.stderr));
+    let room = Room::new().expect("a room");
+    let program = cprogram::build(&room, "steps").expect("it compiles").display().to_string();
+    let file = room.folder().join("steps.out");
+    let output = format!("--callgrind-out-file={}", file.display());
+    let valgrind = ["valgrind", "--quiet", "--tool=callgrind", "--compress-strings=no", "--compress-pos=no"];
+    let words: Vec<&str> = valgrind.into_iter().chain([output.as_str(), &program, BATCHES]).collect();
+    room.finish_run(&words).expect("it ends").expect_success();
     let counted = steps(&fs::read_to_string(&file).expect("counts"));
-    let mut told = String::from_utf8_lossy(&ended.stdout).into_owned();
+    let mut told = String::new();
     let mut dear = Vec::new();
     for (step, known) in STEPS {
         let (calls, cost) = counted.get(step).copied().unwrap_or_else(|| panic!("{step} was not counted"));
