@@ -7,8 +7,8 @@
 #![allow(clippy::unwrap_used, reason = "a tool for developers")]
 
 use mad::topology::Topology;
-use softhca_subnet::End;
 use softhca_subnet::managed::{Datagram, Delivered, Managed, Output};
+use softhca_subnet::{CutBy, End};
 use std::collections::HashMap;
 use std::io::BufRead;
 use std::os::linux::net::SocketAddrExt;
@@ -84,8 +84,8 @@ impl Server {
         let (Some(node), Ok(port)) = (self.net.id(node), port.parse()) else { return println!("no such port") };
         let end = End { node, port };
         match verb {
-            "cut" => self.net.cut(end),
-            "mend" => self.net.mend(end),
+            "cut" => self.net.cut(end, CutBy::Operator),
+            "mend" => self.net.mend(end, CutBy::Operator),
             _ => println!("cut or mend"),
         }
     }

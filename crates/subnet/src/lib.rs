@@ -71,4 +71,5 @@ pub use counters::{Cause, Counters};
 pub use fabric::{Delivery, End, Fabric, NodeId};
 pub use frame::Frame;
 pub use managed::Managed;
+pub use port::CutBy;
 pub use rate::{Mtu, Rate, Speed, Time, Width};

@@ -210,6 +210,37 @@ pub(crate) struct Egress {
     pub(crate) captures: bool,
 }
 
+/// What cuts a cable. Each cause begins and ends by itself; the cable passes if there is none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CutBy {
+    /// The operator.
+    Operator,
+    /// A fault rule.
+    Rule,
+    /// The node at this end is away. The port at the other end has a cable that is not cut.
+    Absence,
+}
+
+/// A set of [`CutBy`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Cuts(u8);
+
+impl Cuts {
+    /// Whether one of them is this.
+    #[must_use]
+    pub const fn contains(self, by: CutBy) -> bool {
+        self.0 & 1 << by as u8 != 0
+    }
+
+    pub(crate) const fn insert(&mut self, by: CutBy) {
+        self.0 |= 1 << by as u8;
+    }
+
+    pub(crate) const fn remove(&mut self, by: CutBy) {
+        self.0 &= !(1 << by as u8);
+    }
+}
+
 /// A port of a node.
 #[derive(Debug)]
 pub struct Port {
@@ -220,8 +251,8 @@ pub struct Port {
     pub(crate) delay: Time,
     /// The port belongs to a switch.
     pub(crate) relays: bool,
-    /// The cable is cut.
-    pub(crate) cut: bool,
+    /// What cuts the cable.
+    pub(crate) cuts: Cuts,
     /// Changes with each failure of the link; what was on the wire before is lost.
     pub(crate) generation: u32,
     pub(crate) settings: Settings,
@@ -249,7 +280,7 @@ impl Port {
             peer: None,
             delay: 0,
             relays,
-            cut: false,
+            cuts: Cuts::default(),
             generation: 0,
             logical: Logical::Down,
             physical: Physical::Polling,
@@ -282,8 +313,14 @@ impl Port {
 
     /// Whether the cable is cut.
     #[must_use]
-    pub const fn is_cut(&self) -> bool {
-        self.cut
+    pub fn is_cut(&self) -> bool {
+        self.cuts != Cuts::default()
+    }
+
+    /// What cuts the cable.
+    #[must_use]
+    pub const fn cuts(&self) -> Cuts {
+        self.cuts
     }
 
     /// Width and speed, as training found them.

@@ -5,6 +5,7 @@
 use crate::Feed;
 use mad::topology::Topology;
 use std::sync::LazyLock;
+use subnet::CutBy;
 use subnet::fabric::{End, NodeId};
 use subnet::managed::{Datagram, Managed, Output};
 use wire::mad::{CLASS_SUBN_DIRECTED, CLASS_SUBN_LID, Header, MAD_LEN, METHOD_GET, Mad, RESPONSE};
@@ -31,8 +32,8 @@ pub(crate) fn run(bytes: &[u8]) {
         let body = feed.take(len);
         mad[..body.len()].copy_from_slice(body);
         match what % 8 {
-            0 => net.cut(End { node: NodeId(u32::from(with) % 4), port: what >> 3 & 3 }),
-            1 => net.mend(End { node: NodeId(u32::from(with) % 4), port: what >> 3 & 3 }),
+            0 => net.cut(End { node: NodeId(u32::from(with) % 4), port: what >> 3 & 3 }, CutBy::Operator),
+            1 => net.mend(End { node: NodeId(u32::from(with) % 4), port: what >> 3 & 3 }, CutBy::Operator),
             2..5 => {
                 let dlid = if what & 0x80 == 0 { PERMISSIVE_LID } else { with.into() };
                 let _ = net.send(attacker, &Datagram::smp(feed.half(), dlid, what >> 4, mad));

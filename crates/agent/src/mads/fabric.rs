@@ -82,7 +82,7 @@ impl Fabric {
         let is_attached = self.ends.contains_key(&PortId { device: device.index, port: 1 });
         if !is_attached && let Some(node) = self.managed.id(&device.name) {
             self.attach(device);
-            self.managed.restore(node);
+            self.managed.power_on(node);
         }
     }
 

@@ -4,6 +4,7 @@
 use std::collections::BTreeSet;
 
 use abi::fault::{FaultKind, Way};
+use subnet::CutBy;
 use subnet::fabric::End;
 
 use super::Mads;
@@ -29,8 +30,8 @@ impl Mads {
         let before = bad_links.down(managed.fabric());
         (bad_links.list, bad_links.are_new) = (list, true);
         let now = bad_links.down(managed.fabric());
-        now.difference(&before).for_each(|end| managed.cut(*end));
-        before.difference(&now).for_each(|end| managed.mend(*end));
+        now.difference(&before).for_each(|end| managed.cut(*end, CutBy::Rule));
+        before.difference(&now).for_each(|end| managed.mend(*end, CutBy::Rule));
         self.settle(world);
         true
     }

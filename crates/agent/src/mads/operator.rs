@@ -4,7 +4,7 @@
 use mad::counters::Counter;
 use serde_json::{Map, Value, json};
 use subnet::fabric::{End, Kind, Probe};
-use subnet::{Managed, NodeId};
+use subnet::{CutBy, Managed, NodeId};
 use wire::smp::Capability;
 
 use super::Mads;
@@ -29,6 +29,9 @@ const COUNTERS: &[(&str, Counter)] = &[
     ("rcv_constraint_errors", Counter::ReceiveConstraintErrors),
     ("vl15_dropped", Counter::Vl15Dropped),
 ];
+
+/// What cuts cables, with the names of the picture.
+const CUT_BY: &[(&str, CutBy)] = &[("operator", CutBy::Operator), ("rule", CutBy::Rule), ("absence", CutBy::Absence)];
 
 impl Mads {
     /// Answers the request `subnet`. The second value is true if the fabric was changed.
@@ -85,7 +88,10 @@ impl Mads {
         match action {
             "cut" | "mend" => {
                 let end = cable(net, place)?;
-                if action == "cut" { net.cut(end) } else { net.mend(end) }
+                match action {
+                    "cut" => net.cut(end, CutBy::Operator),
+                    _ => net.mend(end, CutBy::Operator),
+                }
             }
             "remove" => net.remove(node(net, place)?),
             "restore" => net.restore(node(net, place)?),
@@ -174,6 +180,8 @@ fn port_picture(net: &mut Managed, end: End) -> Option<Value> {
         told["rate"] = port.rate().to_string().into();
         told["mtu"] = abi::device::mtu_bytes(info.link.neighbor_mtu).into();
         told["cut"] = port.is_cut().into();
+        let by = CUT_BY.iter().filter(|(_, by)| port.cuts().contains(*by)).map(|(name, _)| *name);
+        told["cut_by"] = by.collect();
     }
     if net.is_end(end) {
         told["lid"] = info.lid.into();

@@ -2,6 +2,7 @@
 
 use crate::net::{MS, Net, SECOND, SMALL, fat_tree};
 use softhca_sm::Config;
+use subnet::CutBy;
 use subnet::fabric::TRAINING;
 use wire::notice::Notice;
 use wire::smp::{PortInfo, Smp};
@@ -10,7 +11,7 @@ use wire::smp::{PortInfo, Smp};
 fn a_cut_link_is_routed_around_and_used_again_when_it_is_mended() {
     let mut net = Net::up(SMALL, Config::default());
     for port in [7, 6] {
-        net.managed.cut(net.end("S1", port));
+        net.managed.cut(net.end("S1", port), CutBy::Operator);
         // The trap begins the sweep, and not the interval.
         net.run(SECOND / 2);
         net.settle();
@@ -18,7 +19,7 @@ fn a_cut_link_is_routed_around_and_used_again_when_it_is_mended() {
     }
     let path = net.managed.resolve(net.end("H1", 1), net.lid("H3"), 0).unwrap();
     assert_eq!(path.hops.len(), 3, "by the third switch");
-    net.managed.mend(net.end("S1", 7));
+    net.managed.mend(net.end("S1", 7), CutBy::Operator);
     // A switch sends a trap once in a second at most.
     net.run(2 * TRAINING + 2 * SECOND);
     net.settle();
@@ -37,7 +38,7 @@ fn a_change_without_a_trap_is_seen_by_a_light_sweep() {
     let guid = net.managed.node(net.managed.id("S1").unwrap()).unwrap().info.node_guid;
     forget_manager(&mut net, guid);
     let ups = net.ups();
-    net.managed.cut(net.end("S1", 2));
+    net.managed.cut(net.end("S1", 2), CutBy::Operator);
     net.run(SECOND);
     assert_eq!(net.ups(), ups);
     net.run(12 * SECOND);
@@ -120,10 +121,10 @@ fn a_lid_that_two_ports_have_is_mended() {
 fn the_manager_waits_for_its_own_link() {
     let mut net = Net::up(SMALL, Config::default());
     let own = net.end("H1", 1);
-    net.managed.cut(own);
+    net.managed.cut(own, CutBy::Operator);
     net.run(30 * SECOND);
     assert!(!net.sites[0].manager.is_up());
-    net.managed.mend(own);
+    net.managed.mend(own, CutBy::Operator);
     net.run(15 * SECOND);
     net.settle();
     assert!(net.sites[0].manager.is_up());
@@ -137,7 +138,7 @@ fn a_storm_of_traps_is_told_in_one_line_and_a_lasting_problem_once() {
     let ups = net.ups();
     // Traps of several nodes, which cause a sweep each.
     for leaf in ["L0-1", "L1-0", "L1-1", "L2-0", "L2-1"] {
-        net.managed.cut(net.end(leaf, 1));
+        net.managed.cut(net.end(leaf, 1), CutBy::Operator);
         net.run(100 * MS);
     }
     net.run(2 * SECOND);

@@ -4,8 +4,8 @@ use crate::net::{Net, SECOND, SMALL, fat_tree};
 use softhca_sm::Config;
 use softhca_sm::inventory::{Member, PortId};
 use std::collections::BTreeMap;
-use subnet::Frame;
 use subnet::managed::Output;
+use subnet::{CutBy, Frame};
 use wire::sa::McMemberRecord;
 use wire::{Opcode, Operation, Qpn, Transport, bth, deth, lrh};
 
@@ -89,8 +89,8 @@ fn trees_are_mended_when_a_link_is_cut_and_switches_can_be_members() {
     net.manager().set_groups(BTreeMap::from([(0xc003, members.to_vec())]));
     net.settle();
     assert_eq!(net.receivers("H1", 0xc003), ["H2", "H3", "H4", "S3"]);
-    net.managed.cut(net.end("S1", 6));
-    net.managed.cut(net.end("S1", 7));
+    net.managed.cut(net.end("S1", 6), CutBy::Operator);
+    net.managed.cut(net.end("S1", 7), CutBy::Operator);
     net.run(SECOND / 2);
     net.settle();
     assert_eq!(net.receivers("H1", 0xc003), ["H2", "H3", "H4", "S3"]);

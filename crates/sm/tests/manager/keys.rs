@@ -4,6 +4,7 @@ use crate::net::{Net, SECOND, SMALL};
 use softhca_sm::Config;
 use softhca_sm::config::{MKey, Qos};
 use softhca_sm::partitions::Partitions;
+use subnet::CutBy;
 use wire::smp::VlWeight;
 
 fn guid(net: &Net, name: &str) -> u64 {
@@ -48,7 +49,7 @@ fn the_management_key_protects_all_ports_and_the_manager_goes_on() {
         let info = net.managed.port_info(end).unwrap();
         assert_eq!((info.mkey, info.mkey_protect), (0x77, 2));
     }
-    net.managed.cut(net.end("S1", 7));
+    net.managed.cut(net.end("S1", 7), CutBy::Operator);
     net.run(SECOND / 2);
     net.settle();
     net.assert_connected();

@@ -5,8 +5,8 @@ use proptest::prelude::*;
 use softhca_sm::Config;
 use softhca_sm::config::{Engine, Routing};
 use std::fmt::Write;
-use subnet::End;
 use subnet::fabric::TRAINING;
+use subnet::{CutBy, End};
 
 /// Switches in a tree, with more links between them; adapters at some of them. Returns the text and
 /// the links that are no part of the tree.
@@ -62,7 +62,7 @@ proptest! {
             if !extra.is_empty() {
                 let (switch, port) = *cut.get(&extra);
                 let node = net.managed.id(&format!("S{switch}")).unwrap();
-                net.managed.cut(End { node, port });
+                net.managed.cut(End { node, port }, CutBy::Operator);
                 net.run(2 * TRAINING + 2 * SECOND);
                 net.settle();
                 net.assert_connected();

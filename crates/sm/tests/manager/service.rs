@@ -5,9 +5,9 @@ use mad::topology::Topology;
 use softhca_sm::sa::Peer;
 use softhca_sm::service::Outgoing;
 use softhca_sm::{Address, Config, Manager, Service};
-use subnet::End;
 use subnet::fabric::TRAINING;
 use subnet::managed::{Datagram, Managed, Output};
+use subnet::{CutBy, End};
 use wire::layout::Layout;
 use wire::mad::{CLASS_SA, CLASS_SUBN_DIRECTED, Header, METHOD_DELETE, METHOD_GET, METHOD_SET, Mad};
 use wire::sa::{DATA, GuidInfoRecord, McMemberRecord, PathRecord};
@@ -182,7 +182,7 @@ fn subnet_administration_answers_soon_after_a_link_is_cut_in_a_sweep() {
             site.managed.attach(End { node, port: 1 }).unwrap();
             site.service.sweep_now();
             site.run(at * MS / 100);
-            site.managed.cut(End { node: site.managed.id("S1").unwrap(), port });
+            site.managed.cut(End { node: site.managed.id("S1").unwrap(), port }, CutBy::Operator);
             longest = longest.max(site.silence(name));
         }
     }

@@ -5,6 +5,7 @@ use softhca_sm::config::{Engine, Routing};
 use softhca_sm::lids::{LidMap, emit, parse};
 use softhca_sm::{Config, Event};
 use std::fmt::Write;
+use subnet::CutBy;
 
 fn with(engine: Engine) -> Config {
     Config { routing: Routing { engine, roots: Vec::new() }, ..Config::default() }
@@ -107,7 +108,7 @@ fn a_sweep_asks_each_port_of_an_adapter_by_its_own_cable() {
 fn the_time_of_a_sweep_is_its_own() {
     let mut net = Net::up(SMALL, Config::default());
     net.run(5 * SECOND);
-    net.managed.cut(net.end("S1", 7));
+    net.managed.cut(net.end("S1", 7), CutBy::Operator);
     net.settle();
     let ups = net.sites[0].events.iter().filter_map(|event| match event {
         Event::Up(up) => Some(up.took),

@@ -4,7 +4,7 @@
 use super::{End, Fabric, Happening, Kind};
 use crate::counters::Cause;
 use crate::credit::Sender;
-use crate::port::{Hold, Port, Settings};
+use crate::port::{CutBy, Hold, Port, Settings};
 use crate::rate::{MICROSECOND, Rate, Speed, Time, Width};
 use crate::state::{Event, Logical, Physical};
 
@@ -69,10 +69,12 @@ impl Fabric {
     }
 
     /// Cuts the cable of a port. Both ends try to recover and go down after [`RECOVERY`].
-    pub fn cut(&mut self, end: End) {
+    pub fn cut(&mut self, end: End, by: CutBy) {
         let Some(at) = self.index(end) else { return };
+        for at in self.cut_ends(at, by) {
+            self.ports[at as usize].cuts.insert(by);
+        }
         for at in self.ends(at) {
-            self.ports[at as usize].cut = true;
             if self.ports[at as usize].physical != Physical::LinkUp {
                 continue;
             }
@@ -89,12 +91,17 @@ impl Fabric {
         self.send_all();
     }
 
-    /// Mends the cable of a port. A link that still tries to recover is ACTIVE again; another one
-    /// trains.
-    pub fn mend(&mut self, end: End) {
+    /// Takes back a cut. If nothing else cuts the cable, a link that still tries to recover is
+    /// ACTIVE again, and another one trains.
+    pub fn mend(&mut self, end: End, by: CutBy) {
         let Some(at) = self.index(end) else { return };
+        for at in self.cut_ends(at, by) {
+            self.ports[at as usize].cuts.remove(by);
+        }
         let ends = self.ends(at);
-        ends.iter().for_each(|at| self.ports[*at as usize].cut = false);
+        if ends.iter().any(|at| self.ports[*at as usize].is_cut()) {
+            return;
+        }
         if ends.iter().all(|at| self.ports[*at as usize].physical == Physical::Recovery) {
             for at in ends {
                 let port = &mut self.ports[at as usize];
@@ -117,6 +124,11 @@ impl Fabric {
             self.train(at);
         }
         self.send_all();
+    }
+
+    /// The ends that keep a cut in mind. A node knows only of itself that it is absent.
+    fn cut_ends(&self, at: u32, by: CutBy) -> Vec<u32> {
+        if by == CutBy::Absence { vec![at] } else { self.ends(at) }
     }
 
     /// Both ends of a port's link.
@@ -143,7 +155,7 @@ impl Fabric {
         let ends = self.ends(at);
         let polls = |at: &u32| {
             let port = &self.ports[*at as usize];
-            port.physical == Physical::Polling && !port.cut
+            port.physical == Physical::Polling && !port.is_cut()
         };
         if ends.len() == 2 && ends.iter().all(polls) {
             ends.iter().for_each(|at| self.ports[*at as usize].physical = Physical::Training);

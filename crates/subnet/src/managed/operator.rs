@@ -4,7 +4,7 @@
 use super::{Managed, Unsent};
 use crate::counters::Cause;
 use crate::fabric::{Delivery, End, Fabric, NoPath, NodeId, Passage, Path, Probe};
-use crate::port::{Fault, LINK_LOCAL};
+use crate::port::{CutBy, Fault, LINK_LOCAL};
 use crate::rate::Time;
 use crate::service::SlToVl;
 use mad::counters::Counter;
@@ -116,33 +116,35 @@ impl Managed {
     }
 
     /// Cuts the cable of a port.
-    pub fn cut(&mut self, end: End) {
-        self.fabric.cut(end);
+    pub fn cut(&mut self, end: End, by: CutBy) {
+        self.fabric.cut(end, by);
         self.tunnels_follow();
     }
 
-    /// Mends the cable of a port.
-    pub fn mend(&mut self, end: End) {
-        self.fabric.mend(end);
+    /// Takes back a cut. The cable passes if nothing else cuts it.
+    pub fn mend(&mut self, end: End, by: CutBy) {
+        self.fabric.mend(end, by);
         self.tunnels_follow();
     }
 
-    /// Cuts all cables of a node: it is away.
+    /// The operator cuts all cables of a node.
     pub fn remove(&mut self, node: NodeId) {
-        self.cables(node).into_iter().for_each(|end| self.cut(end));
+        self.cables(node).into_iter().for_each(|end| self.cut(end, CutBy::Operator));
     }
 
-    /// Mends all cables of a node, also those that were cut before it went away.
+    /// Takes back what the operator has cut at a node, also before [`Managed::remove`].
     pub fn restore(&mut self, node: NodeId) {
-        self.cables(node).into_iter().for_each(|end| self.mend(end));
+        self.cables(node).into_iter().for_each(|end| self.mend(end, CutBy::Operator));
     }
 
-    /// An adapter or router loses its power: it is away, and its ports forget what a manager has
-    /// set. When it is restored, a manager sets it up as a new one.
+    /// An adapter or router loses its power: it is absent, and its ports forget what a manager has
+    /// set. When it has power again, a manager sets it up as a new one.
     pub fn power_off(&mut self, node: NodeId) {
-        self.remove(node);
-        // The links are down at once: there is nothing to recover.
-        self.cables(node).into_iter().for_each(|end| self.restart(end));
+        for end in self.cables(node) {
+            self.cut(end, CutBy::Absence);
+            // The link is down at once: there is nothing to recover.
+            self.restart(end);
+        }
         let (is_switch, ports) = self.shape(node);
         for end in (1..=ports).filter(|_| !is_switch).map(|port| End { node, port }) {
             if let Some(port) = self.port_mut(end) {
@@ -154,6 +156,11 @@ impl Managed {
                 settings.sl_to_vl = SlToVl::default();
             }
         }
+    }
+
+    /// A node has power again.
+    pub fn power_on(&mut self, node: NodeId) {
+        self.cables(node).into_iter().for_each(|end| self.mend(end, CutBy::Absence));
     }
 
     fn cables(&self, node: NodeId) -> Vec<End> {

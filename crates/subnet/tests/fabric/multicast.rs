@@ -3,7 +3,7 @@
 use crate::net::{Net, end, packet};
 use softhca_subnet::service::SlToVl;
 use softhca_subnet::switch::Ports;
-use softhca_subnet::{Cause, NodeId};
+use softhca_subnet::{Cause, CutBy, NodeId};
 
 /// Three leaves below one root, three HCAs at each leaf.
 fn tree() -> Net {
@@ -88,7 +88,7 @@ fn l35_the_ends_that_copies_reach_are_known_beforehand() {
     let mut net = tree();
     let root = net.switches[3];
     net.fabric.switch_mut(root).unwrap().multicast.insert(0xc001, Ports::of([0, 1, 2]));
-    net.fabric.cut(net.hca(1));
+    net.fabric.cut(net.hca(1), CutBy::Operator);
     net.up();
     let reached = net.fabric.resolve_multicast(net.hca(3), 0xc001, 0).ends;
     net.fabric.inject(net.hca(3), packet(4, 0xc001, 0, 256)).unwrap();

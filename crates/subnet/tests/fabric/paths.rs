@@ -6,7 +6,7 @@ use softhca_subnet::fabric::{Hop, NoPath, Probe};
 use softhca_subnet::pkey::Table;
 use softhca_subnet::port::Enforcement;
 use softhca_subnet::service::SlToVl;
-use softhca_subnet::{Cause, Mtu, Speed};
+use softhca_subnet::{Cause, CutBy, Mtu, Speed};
 
 #[test]
 fn l02_a_path_by_lid_lists_each_switch_and_its_ports() {
@@ -53,7 +53,7 @@ fn l02_the_epoch_changes_with_tables_and_states_and_not_with_packets() {
     assert_eq!(net.fabric.epoch(), epoch);
     net.fabric.switch_mut(net.switches[0]).unwrap().set_route(9, 2);
     let after_route = net.fabric.epoch();
-    net.fabric.cut(net.hca(0));
+    net.fabric.cut(net.hca(0), CutBy::Operator);
     assert!(epoch < after_route && after_route < net.fabric.epoch());
 }
 
@@ -68,7 +68,7 @@ fn l02_a_path_depends_on_the_nodes_that_it_was_resolved_by() {
     let (before, first) = (net.fabric.epoch(), far.found.unwrap_err().end.node);
     net.fabric.switch_mut(net.switches[2]).unwrap().set_route(7, 3);
     assert!(net.fabric.changed(net.switches[2]) > before && net.fabric.changed(first) <= before);
-    net.fabric.cut(end(net.switches[0], 7));
+    net.fabric.cut(end(net.switches[0], 7), CutBy::Operator);
     assert!(net.fabric.changed(net.switches[0]) > before && net.fabric.changed(net.hcas[0]) <= before);
 }
 
@@ -99,7 +99,7 @@ fn l41_a_capture_shows_each_packet_as_on_its_link() {
 #[test]
 fn l33_a_path_stays_while_its_link_recovers() {
     let mut net = Net::row(2);
-    net.fabric.cut(end(net.switches[0], 7));
+    net.fabric.cut(end(net.switches[0], 7), CutBy::Operator);
     assert!(net.fabric.resolve(net.hca(0), 2, 0).is_ok());
     net.run();
     assert!(net.fabric.resolve(net.hca(0), 2, 0).is_err());

@@ -4,7 +4,7 @@ use crate::net::{Net, end, global, packet};
 use softhca_subnet::fabric::{Hop, Probe};
 use softhca_subnet::router::{Group, Route};
 use softhca_subnet::switch::Ports;
-use softhca_subnet::{Cause, End, NodeId};
+use softhca_subnet::{Cause, CutBy, End, NodeId};
 use wire::Grh;
 use wire::lrh;
 
@@ -111,7 +111,7 @@ fn l40_a_global_path_leads_through_the_router_and_a_local_one_ends_there() {
     let grh = grh.map(|grh| Grh { hop_limit: 1, ..grh });
     let lost = net.fabric.resolve_to(net.hca(0), &Probe { grh, ..probe }).unwrap_err();
     assert_eq!((lost.end, lost.cause), (end(router, 1), Cause::HopLimit));
-    net.fabric.cut(end(router, 2));
+    net.fabric.cut(end(router, 2), CutBy::Operator);
     assert!(passage.nodes.iter().any(|node| net.fabric.changed(*node) > path.epoch));
 }
 

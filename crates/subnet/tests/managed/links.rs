@@ -2,6 +2,7 @@
 
 use crate::net::{Net, SECOND, traps};
 use mad::sma::NodeEvent;
+use softhca_subnet::CutBy;
 use softhca_subnet::managed::Output;
 use wire::mad::{CLASS_SUBN_LID, METHOD_TRAP_REPRESS};
 use wire::notice::{ChangeNotice, Notice, SwitchNotice};
@@ -33,14 +34,14 @@ impl Net {
 fn a_cut_link_is_down_at_both_ends_and_its_switch_sends_a_trap() {
     let mut net = Net::up();
     assert!(!net.state_change("leaf 2"), "the manager has cleared it");
-    net.managed.cut(net.end("S2", 1));
+    net.managed.cut(net.end("S2", 1), CutBy::Operator);
     let outputs = net.run(SECOND);
     assert_eq!([net.states("S2", 1), net.states("H3", 1)], [(1, 2); 2]);
     let found = traps(&outputs);
     let (number, lid) = (found[0].1.number, found[0].1.details::<SwitchNotice>().lid);
     assert_eq!((number, lid, found[0].1.issuer_lid), (Notice::LINK_STATE, net.lid("S2"), net.lid("S2")));
     assert!(net.state_change("leaf 2"));
-    net.managed.mend(net.end("S2", 1));
+    net.managed.mend(net.end("S2", 1), CutBy::Operator);
     net.run(SECOND / 100);
     assert_eq!([net.states("S2", 1), net.states("H3", 1)], [(2, 5); 2]);
 }
@@ -48,7 +49,7 @@ fn a_cut_link_is_down_at_both_ends_and_its_switch_sends_a_trap() {
 #[test]
 fn a_trap_is_repeated_by_the_subnet_timeout_until_the_manager_represses_it() {
     let mut net = Net::up();
-    net.managed.cut(net.end("S2", 1));
+    net.managed.cut(net.end("S2", 1), CutBy::Operator);
     let outputs = net.run(4 * SECOND);
     let found = traps(&outputs);
     assert!((3..=5).contains(&found.len()), "{}", found.len());

@@ -99,7 +99,7 @@ fn an_adapter_without_power_forgets_its_settings_and_gets_them_again() {
     net.managed.power_off(end.node);
     net.run(SECOND / 1000);
     assert_eq!(net.managed.port_info(end).map(|info| (info.lid, info.link.state)), Some((0, 1)));
-    net.managed.restore(end.node);
+    net.managed.power_on(end.node);
     net.run(SECOND);
     assert_eq!(net.managed.port_info(end).map(|info| (info.lid, info.link.state)), Some((0, 2)), "a new adapter");
     net.manager.discover(&mut net.managed);

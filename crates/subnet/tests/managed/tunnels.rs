@@ -7,7 +7,7 @@ use softhca_subnet::managed::{Datagram, Managed, Output};
 use softhca_subnet::rate::{Mtu, Rate, Speed, Width};
 use softhca_subnet::tunnel::reach::Reached;
 use softhca_subnet::tunnel::{self, HELLO, Ignored, SILENCE};
-use softhca_subnet::{End, Time};
+use softhca_subnet::{CutBy, End, Time};
 use std::net::SocketAddr;
 use wire::layout::Layout;
 use wire::mad::{BASE_VERSION, CLASS_SUBN_DIRECTED, METHOD_GET, METHOD_SET, RESPONSE};
@@ -167,12 +167,12 @@ fn a_silent_peer_takes_the_link_down_and_a_new_one_brings_it_up() {
 fn both_ends_follow_a_cut_cable_and_a_manager_that_retrains_the_link() {
     let mut pair = Pair::up();
     let [near, _] = pair.ends();
-    pair.nets[0].cut(near);
+    pair.nets[0].cut(near, CutBy::Operator);
     pair.run(TRAINING);
     assert_eq!(pair.states(), POLLING);
     pair.run(5 * SECOND);
     assert_eq!(pair.states(), POLLING);
-    pair.nets[0].mend(near);
+    pair.nets[0].mend(near, CutBy::Operator);
     pair.run(3 * TRAINING);
     assert_eq!(pair.states(), INIT);
     let downed = |pair: &mut Pair| {

@@ -7,6 +7,7 @@ use mad::counters::Counter::{
     self, MulticastReceivePackets, MulticastXmitPackets, SwitchRelayErrors, UnicastReceivePackets, UnicastXmitPackets,
 };
 use mad::topology::Topology;
+use subnet::CutBy;
 use subnet::switch::Ports;
 
 use super::*;
@@ -160,17 +161,17 @@ fn an_answer_stays_current_and_only_a_change_of_it_is_announced() {
     assert!(path.levels & 1 == 1 && path.pkeys & 1 == 1 && path.mtu == 5, "{path:?}");
     let epoch = bench.world.board.path_epoch();
     let other = bench.end("H2", 1);
-    bench.operate(|fabric| fabric.managed.cut(other));
+    bench.operate(|fabric| fabric.managed.cut(other, CutBy::Operator));
     bench.run_until(|bench| bench.world.devices[1].ports[0].state != port_state::ACTIVE);
     assert_eq!((bench.path(0, 2), bench.world.board.path_epoch()), (path.clone(), epoch), "it does not pass there");
     for port in [3, 4] {
         let end = bench.end("S1", port);
-        bench.operate(|fabric| fabric.managed.cut(end));
+        bench.operate(|fabric| fabric.managed.cut(end, CutBy::Operator));
     }
     bench.run_until(|bench| bench.path(0, 2).levels == 0);
     assert_ne!(bench.world.board.path_epoch(), epoch);
     let end = bench.end("S1", 4);
-    bench.operate(|fabric| fabric.managed.mend(end));
+    bench.operate(|fabric| fabric.managed.mend(end, CutBy::Operator));
     bench.run_until(|bench| bench.path(0, 2) == path);
 }
 
@@ -221,7 +222,7 @@ fn a_router_joins_two_subnets() {
     assert_eq!(bench.ask(&global(1)).levels, 0, "the hop limit");
     assert_eq!(bench.path(0, 1).levels, 0, "not without a GRH");
     let end = bench.end("R", 2);
-    bench.operate(|fabric| fabric.managed.cut(end));
+    bench.operate(|fabric| fabric.managed.cut(end, CutBy::Operator));
     bench.run_until(|bench| bench.ask(&global(2)).levels == 0);
 }
 
@@ -270,9 +271,9 @@ fn paths_lead_through_several_routers() {
     assert_eq!(last, [lids[1], lids[0]], "completions have the LID of the router next to the receiver");
     assert_eq!(bench.ask(&global(0, 2)).levels, 0, "there are two routers");
     let end = bench.end("R2", 2);
-    bench.operate(|fabric| fabric.managed.cut(end));
+    bench.operate(|fabric| fabric.managed.cut(end, CutBy::Operator));
     bench.run_until(|bench| bench.ask(&global(0, 3)).levels == 0);
-    bench.operate(|fabric| fabric.managed.mend(end));
+    bench.operate(|fabric| fabric.managed.mend(end, CutBy::Operator));
     bench.run_until(|bench| bench.ask(&global(0, 3)).levels & 1 == 1);
 }
 
@@ -498,4 +499,47 @@ fn a_link_is_down_as_long_as_a_rule_says() {
     assert_eq!(bench.path(0, 2), path, "another link");
     clear_faults(&mut bench);
     bench.run_until(|bench| bench.all_are_active());
+}
+
+/// What the operator has cut stays cut when a rule ends or a device is added, and the reverse.
+#[test]
+fn a_cut_of_the_operator_and_a_rule_end_by_themselves() {
+    let operator = |bench: &mut Bench, action: &str| {
+        let question = serde_json::json!({ "do": action, "at": "H2[1]" });
+        let (answer, changed) = bench.mads.answer_operator(&mut bench.world, Asker::Root, &question);
+        assert!(changed, "{answer}");
+    };
+    let rule = |bench: &mut Bench, action: &str| match action {
+        "cut" => {
+            bench.world.add_faults(Scope::All, "port-down link \"S2\"[1]").expect("a rule");
+            bench.mads.follow_faults(&mut bench.world);
+        }
+        _ => clear_faults(bench),
+    };
+    let device = |bench: &mut Bench, action: &str| {
+        match action {
+            "cut" => {
+                bench.world.remove_device("H2").expect("it is there");
+                bench.world.close(bench.contexts[1]);
+            }
+            _ => bench.world.add_devices("[[devices]]\nname = \"H2\"").expect("its place is free"),
+        }
+        bench.world.tell_clients(&mut [&mut bench.mads]);
+    };
+    type Cause<'a> = (&'a str, &'a dyn Fn(&mut Bench, &str));
+    let (operator, rule, device): (Cause, Cause, Cause) =
+        (("operator", &operator), ("rule", &rule), ("absence", &device));
+    for (first, second) in [(operator, rule), (rule, operator), (operator, device), (device, rule)] {
+        let mut bench = Bench::new(ROW);
+        first.1(&mut bench, "cut");
+        second.1(&mut bench, "cut");
+        first.1(&mut bench, "mend");
+        let (picture, _) = bench.mads.answer_operator(&mut bench.world, Asker::Root, &serde_json::json!({}));
+        let nodes = picture["subnet"].as_array().expect("nodes");
+        let node = nodes.iter().find(|node| node["name"] == "H2").expect("a node");
+        let told = [&node["ports"][0]["cut"], &node["ports"][0]["cut_by"]];
+        assert_eq!(told, [&serde_json::json!(true), &serde_json::json!([second.0])], "not {}", first.0);
+        second.1(&mut bench, "mend");
+        bench.run_until(|bench| bench.all_are_active());
+    }
 }

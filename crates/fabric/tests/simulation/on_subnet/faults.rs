@@ -9,6 +9,7 @@ use abi::cq::{Wc, status};
 use abi::post::opcode;
 use engine::{Cq, SendWr};
 use sm::Config;
+use subnet::CutBy;
 use subnet::port::Fault;
 
 const SEEDS: u64 = 40;
@@ -89,7 +90,7 @@ fn cut(net: &mut Net) {
     net.model(|model| {
         let path = model.resolve(end(model, "H1", 1), lid, 0).expect("a path");
         let hop = path.hops[0];
-        model.cut(subnet::End { node: hop.node, port: hop.egress });
+        model.cut(subnet::End { node: hop.node, port: hop.egress }, CutBy::Operator);
     });
 }
 
