@@ -2,9 +2,10 @@
 //! (IBA 14.2.5.6) and `ibv_query_port` show is one number. [`crate::mads`] sends the traps. Adds to
 //! [`World`].
 //!
-//! Pairs of counts have that of Q_Keys first, as in `abi::private::violation`.
+//! Pairs of counts are in the order of [`Key::ALL`], which is that of `abi::private::violation`.
 
 use abi::private::{Violation, violation};
+use mad::key::Key;
 
 use crate::ids::PortId;
 use crate::violation_counts::PortCounts;
@@ -36,23 +37,19 @@ impl World {
     }
 
     /// A management datagram was dropped at a port.
-    pub(crate) fn count_violation(&mut self, at: PortId, kind: u8) {
-        if let Some(port) = self.counts_of(at)
-            && let Some(kept) = port.violations.kept.get_mut(usize::from(kind))
-        {
+    pub(crate) fn count_violation(&mut self, at: PortId, key: Key) {
+        if let Some(port) = self.counts_of(at) {
+            let kept = &mut port.violations.kept[key as usize];
             *kept = kept.saturating_add(1);
             port.violations.has_some = true;
         }
     }
 
     /// A manager has cleared a counter of a port.
-    pub(crate) fn clear_violations(&mut self, at: PortId, kind: u8) {
+    pub(crate) fn clear_violations(&mut self, at: PortId, key: Key) {
         let all = self.all_violations(at.device, at.port.into());
-        let kind = usize::from(kind);
-        if let Some(port) = self.counts_of(at)
-            && let (Some(cleared), Some(all)) = (port.violations.cleared.get_mut(kind), all.get(kind))
-        {
-            *cleared = *all;
+        if let Some(port) = self.counts_of(at) {
+            port.violations.cleared[key as usize] = all[key as usize];
         }
     }
 
@@ -78,7 +75,6 @@ mod tests {
     use super::*;
     use std::sync::atomic::Ordering;
 
-    use abi::private::violation::{PKEY, QKEY};
     use abi::queue::{CONTEXT_LEN, context_page};
 
     use crate::closer::Closer;
@@ -103,17 +99,17 @@ mod tests {
         });
         let shown = |world: &World| world.violations(0, 1);
         assert_eq!(shown(&world), [0, 0xffff]);
-        world.clear_violations(at, PKEY);
+        world.clear_violations(at, Key::PKey);
         assert_eq!(shown(&world), [0, 0]);
         pages[1].1.word(context_page::PKEY_VIOLATIONS).fetch_add(5, Ordering::Relaxed);
-        world.count_violation(at, QKEY);
-        world.count_violation(at, PKEY);
+        world.count_violation(at, Key::QKey);
+        world.count_violation(at, Key::PKey);
         assert_eq!(shown(&world), [1, 6]);
         world.close(pages[1].0);
         assert_eq!(shown(&world), [1, 6], "what an ended context has counted stays");
         world.close(pages[0].0);
         assert_eq!((shown(&world), world.violations(0, 2), world.violations(7, 1)), ([1, 6], [0, 0], [0, 0]));
-        world.clear_violations(PortId { port: 0, ..at }, PKEY);
+        world.clear_violations(PortId { port: 0, ..at }, Key::PKey);
         assert_eq!(shown(&world), [1, 6], "there is no port 0");
     }
 }

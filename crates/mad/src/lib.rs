@@ -6,6 +6,7 @@
 //! * [`rmpp`]: messages that are longer than one datagram.
 //! * [`client`]: what a client has outstanding of both.
 //! * [`dispatch`]: which client serves which class and method.
+//! * [`key`]: packets with a wrong key.
 //! * [`node`]: the state of a node that management sees. [`sma`] and [`pma`] are its agents,
 //!   [`samples`] samples its counters, [`smi`] forwards directed routes through it, and [`traps`]
 //!   are its notices to the manager.
@@ -18,6 +19,7 @@
 pub mod client;
 pub mod counters;
 pub mod dispatch;
+pub mod key;
 pub mod node;
 pub mod pma;
 pub mod rmpp;

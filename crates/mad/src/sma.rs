@@ -19,6 +19,7 @@ mod tables;
 #[cfg(test)]
 mod tests;
 
+use crate::key::Key;
 use crate::node::Node;
 use std::time::Duration;
 use wire::layout::Layout;
@@ -67,10 +68,19 @@ pub enum NodeEvent {
     Settings,
     /// A table of the switch.
     Forwarding,
-    /// The count of packets with a bad P_Key is 0 again.
-    PKeyViolations,
-    /// The count of packets with a bad Q_Key is 0 again.
-    QKeyViolations,
+    /// The count of packets with a wrong key is 0 again.
+    Cleared(Key),
+}
+
+impl NodeEvent {
+    /// The key whose count a manager has cleared.
+    #[must_use]
+    pub const fn cleared(self) -> Option<Key> {
+        match self {
+            Self::Cleared(key) => Some(key),
+            _ => None,
+        }
+    }
 }
 
 /// What a request led to.

@@ -69,12 +69,13 @@ use crate::rate::Time;
 use crate::state::Logical;
 use crate::tunnel::passed::Passed;
 use crate::tunnel::reach::Reached;
+use mad::key::Key;
 use mad::node::Node;
 use mad::sma::NodeEvent;
 use mad::smi::{self, Step};
 use mad::topology::Topology;
 use mad::traps::Traps;
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::net::SocketAddr;
 use std::time::Duration;
 use subnets::Subnets;
@@ -82,15 +83,6 @@ use timers::Timer;
 use tunnels::Tunnels;
 use wire::mad::CLASS_SUBN_DIRECTED;
 use wire::smp::{PERMISSIVE_LID, Smp};
-
-/// The keys of packets that a port compares with its own.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Key {
-    /// The partition.
-    PKey,
-    /// The key of the queue pair that the datagram is for.
-    QKey,
-}
 
 /// Something for the owner of an attached end port, or for another agent.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -123,6 +115,12 @@ pub enum Output {
         end: End,
         /// The key.
         key: Key,
+    },
+    /// A datagram asks for PortInfo of the port, or sets it. The owner may say what it has counted
+    /// of wrong keys ([`Managed::set_violations`]) before the next call of [`Managed::advance`].
+    Asked {
+        /// The end port.
+        end: End,
     },
     /// The state of the port's link changed.
     Link {
@@ -199,6 +197,8 @@ pub struct Managed {
     /// Traps that were not repressed, by end port.
     traps: HashMap<End, Traps>,
     timers: BTreeSet<(Time, Timer)>,
+    /// Datagrams about PortInfo of attached ports, which wait for the counts of the owner.
+    asked: VecDeque<(End, Datagram)>,
     /// The model's counters of a port when they were last added to those of the agent.
     counted: HashMap<End, Counters>,
     /// The links to other agents.
@@ -233,6 +233,7 @@ impl Managed {
             attached,
             traps,
             timers: BTreeSet::new(),
+            asked: VecDeque::new(),
             counted,
             tunnels,
             subnets: Subnets::new(),

@@ -19,7 +19,7 @@ use wire::smp::{Capability, PortInfo};
 
 use super::Mads;
 use super::bad_links::BadLinks;
-use super::managed::{change_of, change_of_link, cleared};
+use super::managed::{change_of, change_of_link};
 use super::packet::{PortPacket, packet_of};
 use super::remote_lids::Remotes;
 use super::travel::{find_port, inner, port_of};
@@ -152,6 +152,7 @@ impl Mads {
                         let at = self.fabric.as_ref().and_then(|fabric| fabric.port_at(end));
                         self.count_in_fabric(world, at, key);
                     }
+                    Output::Asked { end } => self.show_violations(world, end),
                     Output::Link { end, state } => self.follow_link(world, end, state),
                     Output::Tunnel { peer, bytes } => self.results.tunnelled.push((peer, bytes)),
                     Output::Count => self.count_traffic(world),
@@ -240,8 +241,8 @@ impl Mads {
     /// A subnet manager has set something at a device's port.
     fn follow_setting(&mut self, world: &mut World, end: End, event: NodeEvent) {
         let Some(fabric) = &self.fabric else { return };
-        if let (Some(kind), Some(at)) = (cleared(event), fabric.port_at(end)) {
-            return world.clear_violations(at, kind);
+        if let (Some(key), Some(at)) = (event.cleared(), fabric.port_at(end)) {
+            return world.clear_violations(at, key);
         }
         // The states of links come as such.
         if matches!(event, NodeEvent::Active | NodeEvent::Inactive | NodeEvent::Link(_)) {

@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use abi::device::{link_layer, port_state};
-use abi::private::violation;
+use mad::key::Key;
 use mad::node::Node;
 use mad::sma::{self, Handled, NodeEvent};
 use subnet::state::{Logical, Physical};
@@ -98,16 +98,21 @@ impl ManagedDevice {
         if let Some(present) = world.devices.get(device) {
             self.refresh(present);
         }
-        for (number, port) in (1..).zip(self.node.ports.iter_mut().skip(1)) {
-            [port.info.qkey_violations, port.info.pkey_violations] = world.violations(device, number);
+        let asked = if smp.modifier as u8 == 0 { port } else { smp.modifier as u8 };
+        if smp.attribute == PortInfo::ATTRIBUTE
+            && let Some(asked_port) = self.node.port_mut(asked)
+        {
+            for key in Key::ALL {
+                *key.violations(&mut asked_port.info) = world.violations(device, asked.into())[key as usize];
+            }
         }
         let before = self.node.clone();
         let mut handled = sma::handle(&mut self.node, port, smp, now);
         let mut changed = false;
-        for (port, kind) in handled.events.iter().filter_map(|(port, event)| Some((*port, cleared(*event)?))) {
-            world.clear_violations(PortId { device, port }, kind);
+        for (port, key) in handled.events.iter().filter_map(|(port, event)| Some((*port, event.cleared()?))) {
+            world.clear_violations(PortId { device, port }, key);
         }
-        handled.events.retain(|(_, event)| cleared(*event).is_none());
+        handled.events.retain(|(_, event)| event.cleared().is_none());
         let mut ports: Vec<u8> = handled.events.iter().map(|(port, _)| *port).collect();
         ports.dedup();
         for number in ports {
@@ -158,7 +163,7 @@ pub fn change_of(port: &mad::node::Port, events: &[NodeEvent]) -> PortChange {
             }
             // No link trains here, and an adapter forwards nothing. Violations are no setting.
             NodeEvent::Inactive | NodeEvent::LinkSettings | NodeEvent::Forwarding => {}
-            NodeEvent::PKeyViolations | NodeEvent::QKeyViolations => {}
+            NodeEvent::Cleared(_) => {}
         }
     }
     if change.subnet != SubnetSettings::default() {
@@ -238,15 +243,6 @@ pub(super) fn has_subnet_management(world: &World, device: usize, port: u8) -> b
 pub(super) fn is_up(world: &World, device: usize, port: u8) -> bool {
     let port = world.devices.get(device).and_then(|device| device.port(u32::from(port)).ok());
     port.is_some_and(|port| port.state != port_state::DOWN)
-}
-
-/// The kind of violations whose count a manager has cleared.
-pub(super) const fn cleared(event: NodeEvent) -> Option<u8> {
-    match event {
-        NodeEvent::QKeyViolations => Some(violation::QKEY),
-        NodeEvent::PKeyViolations => Some(violation::PKEY),
-        _ => None,
-    }
 }
 
 #[cfg(test)]

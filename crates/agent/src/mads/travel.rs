@@ -2,9 +2,9 @@
 //! [`Mads`].
 
 use abi::lid::NO_GRH;
-use abi::private::violation;
 use abi::qp::Dest;
 use mad::client::Event;
+use mad::key::Key;
 use mad::pma;
 use mad::smi::{self, Step};
 use mad::transactions::{Registration, is_response};
@@ -12,7 +12,7 @@ use wire::icrc::Envelope;
 use wire::mad::{CLASS_PM, CLASS_SUBN_DIRECTED, CLASS_SUBN_LID, GSI_QKEY, Header, LEN, METHOD_TRAP_REPRESS, Mad};
 use wire::notice::KeyNotice;
 use wire::pkey;
-use wire::smp::{PERMISSIVE_LID, PortInfo, SmInfo, Smp};
+use wire::smp::{PERMISSIVE_LID, SmInfo, Smp};
 
 use super::managed::is_up;
 use super::port::RegistrationOwner;
@@ -66,12 +66,9 @@ impl Mads {
         if !self.ports.contains_key(&datagram.at) {
             return;
         }
-        let Header { class, attribute, .. } = Header::of(&datagram.mad);
+        let class = Header::of(&datagram.mad).class;
         if class == CLASS_PM {
             self.count_traffic(world);
-        }
-        if datagram.qpn == 0 && attribute == PortInfo::ATTRIBUTE {
-            self.show_violations(world);
         }
         if self.send_into_fabric(world, &datagram) {
             return;
@@ -300,12 +297,12 @@ impl Mads {
     }
 }
 
-/// The key for which a port drops a datagram of QP 1, and its kind.
-fn wrong_key(port: &Port, pkey: u16, qkey: u32) -> Option<(u8, u32)> {
+/// The key for which a port drops a datagram of QP 1.
+fn wrong_key(port: &Port, pkey: u16, qkey: u32) -> Option<(Key, u32)> {
     if !pkey::is_in_table(port.pkeys.entries(), pkey) {
-        return Some((violation::PKEY, pkey.into()));
+        return Some((Key::PKey, pkey.into()));
     }
-    (qkey != GSI_QKEY).then_some((violation::QKEY, qkey))
+    (qkey != GSI_QKEY).then_some((Key::QKey, qkey))
 }
 
 /// Requests that a subnet manager serves at its port, and not the port's agent.

@@ -35,7 +35,6 @@ impl Mads {
     /// Takes datagrams of tunnels.
     pub(crate) fn take_tunnelled(&mut self, world: &mut World, datagrams: &[Tunnelled]) {
         self.advance_fabric(world);
-        self.show_violations(world);
         for (from, bytes) in datagrams {
             let Some(fabric) = &mut self.fabric else { return };
             match fabric.managed.tunnel_arrived(*from, bytes) {

@@ -6,7 +6,8 @@
 //! packets can cause for the manager.
 
 use abi::private::violation;
-use subnet::managed::Key;
+use mad::key::Key;
+use subnet::fabric::End;
 use wire::notice::{KeyNotice, Notice};
 use wire::smp::NodeType;
 
@@ -16,8 +17,8 @@ use super::travel::port_of;
 use super::way::PortId;
 use crate::world::World;
 
-/// The kinds of violations as the fabric calls them.
-const KEYS: [(u8, Key); 2] = [(violation::QKEY, Key::QKey), (violation::PKEY, Key::PKey)];
+/// Engines and the agent number the keys in the same way.
+const _: () = assert!(Key::QKey as u8 == violation::QKEY && Key::PKey as u8 == violation::PKEY);
 
 impl Mads {
     /// Tells the managers what engines have told. Returns false if that is nothing.
@@ -41,53 +42,52 @@ impl Mads {
                 gid1: told.sgid,
                 gid2: told.dgid,
             };
-            self.tell_violation(world, at, told.kind, details);
+            if let Some(kind) = Key::ALL.get(usize::from(told.kind)) {
+                self.tell_violation(world, at, *kind, details);
+            }
         }
         self.settle(world);
         true
     }
 
     /// Counts a management datagram that a port drops for its key, and tells the manager.
-    pub(super) fn drop_for_key(&mut self, world: &mut World, at: PortId, kind: u8, details: KeyNotice) {
+    pub(super) fn drop_for_key(&mut self, world: &mut World, at: PortId, kind: Key, details: KeyNotice) {
         world.count_violation(at, kind);
         self.tell_violation(world, at, kind, details);
     }
 
     /// A port tells its manager of a packet that it has dropped.
-    fn tell_violation(&mut self, world: &World, at: PortId, kind: u8, details: KeyNotice) {
+    fn tell_violation(&mut self, world: &World, at: PortId, kind: Key, details: KeyNotice) {
         let Some(port) = port_of(world, at).filter(|_| has_subnet_management(world, at.device, at.port)) else {
             return;
         };
         let lid = port.lid.map_or(0, |lid| lid.number);
         let details = KeyNotice { lid2: if details.lid2 == 0 { lid } else { details.lid2 }, ..details };
-        let Some((_, key)) = KEYS.into_iter().find(|(known, _)| *known == kind) else { return };
         if let Some(fabric) = &mut self.fabric {
             if let Some(end) = fabric.ends.get(&at) {
-                fabric.managed.tell_violation(*end, key, details);
+                fabric.managed.tell_violation(*end, kind, details);
             }
             return;
         }
-        let number = if key == Key::PKey { Notice::BAD_PKEY } else { Notice::BAD_QKEY };
         if let Some(services) = self.ports.get_mut(&at).filter(|_| port.sm_lid() != 0) {
-            services.traps.push(Notice::with(Notice::SECURITY, NodeType::Ca as u32, number, lid, details));
+            services.traps.push(Notice::with(Notice::SECURITY, NodeType::Ca as u32, kind.trap(), lid, details));
         }
     }
 
-    /// Shows the counts of all ports to the fabric.
-    pub(super) fn show_violations(&mut self, world: &World) {
+    /// The fabric is asked for PortInfo of a port, and gets the counts.
+    pub(super) fn show_violations(&mut self, world: &World, end: End) {
         let Some(fabric) = &mut self.fabric else { return };
-        for (at, end) in fabric.ends.iter().filter(|(at, _)| world.has_violations(**at)) {
-            let counts = world.violations(at.device, at.port.into());
-            for (kind, key) in KEYS {
-                fabric.managed.set_violations(*end, key, counts[usize::from(kind)]);
-            }
+        let Some(at) = fabric.port_at(end).filter(|at| world.has_violations(*at)) else { return };
+        let counts = world.violations(at.device, at.port.into());
+        for key in Key::ALL {
+            fabric.managed.set_violations(end, key, counts[key as usize]);
         }
     }
 
     /// The agents of the fabric have dropped a management datagram at a port.
     pub(super) fn count_in_fabric(&mut self, world: &mut World, at: Option<PortId>, key: Key) {
-        if let (Some(at), Some((kind, _))) = (at, KEYS.into_iter().find(|(_, known)| *known == key)) {
-            world.count_violation(at, kind);
+        if let Some(at) = at {
+            world.count_violation(at, key);
         }
     }
 }

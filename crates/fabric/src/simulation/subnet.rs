@@ -145,8 +145,9 @@ impl Links {
             Output::Datagram(delivered) => self.take_datagram(&delivered),
             // The states of links come as such. Nobody asks the model for violations.
             Output::Changed { event: NodeEvent::Active | NodeEvent::Inactive | NodeEvent::Link(_), .. }
-            | Output::Changed { event: NodeEvent::PKeyViolations | NodeEvent::QKeyViolations, .. }
-            | Output::Violation { .. } => {}
+            | Output::Changed { event: NodeEvent::Cleared(_), .. }
+            | Output::Violation { .. }
+            | Output::Asked { .. } => {}
             Output::Changed { end, event } => {
                 let port = self.net.node(end.node).and_then(|node| node.port(end.port));
                 let change = port.map(|port| change_of(port, &[event]));

@@ -1,6 +1,7 @@
 //! PortInfo: what a Set may change, and what follows. IBA 14.2.5.6. The function is [`port_info`].
 
 use super::{AttributeRequest, NO_EXTENDED, NodeEvent, Served};
+use crate::key::Key;
 use crate::node::Node;
 use wire::mad::STATUS_INVALID;
 use wire::smp::{LinkState, PhysState, PortInfo, PortLink, PortVls};
@@ -149,8 +150,10 @@ fn events(before: &PortInfo, after: &PortInfo, asked: &PortInfo, mut tell: impl 
     when(enabled(before) != enabled(after), NodeEvent::LinkSettings);
     let settings = |info: &PortInfo| (info.link.neighbor_mtu, info.subnet_timeout, info.init_type_reply);
     when(settings(before) != settings(after), NodeEvent::Settings);
-    when(before.pkey_violations != 0 && after.pkey_violations == 0, NodeEvent::PKeyViolations);
-    when(before.qkey_violations != 0 && after.qkey_violations == 0, NodeEvent::QKeyViolations);
+    for key in Key::ALL {
+        let count = |mut info: PortInfo| *key.violations(&mut info);
+        when(count(*before) != 0 && count(*after) == 0, NodeEvent::Cleared(key));
+    }
     // A port that is off stays off until the physical state is set.
     let off = before.link.phys_state == PhysState::Disabled as u8;
     let down = asked.link.state == LinkState::Down as u8 && !off || asked.link.phys_state != 0;

@@ -2,8 +2,10 @@
 //! and not what a Set changes ([`super::apply`]).
 
 use super::datagram::GSI_QKEY;
-use super::{Datagram, Delivered, Key, Managed, Output};
+use super::timers::Timer;
+use super::{Datagram, Delivered, Managed, Output};
 use crate::fabric::{Delivery, End};
+use mad::key::Key;
 use mad::smi::{self, Step};
 use mad::{pma, sma};
 use wire::lrh::LID_MULTICAST;
@@ -66,7 +68,12 @@ impl Managed {
             METHOD_TRAP_REPRESS if self.repressed(end, smp.transaction) => return,
             method => method & RESPONSE == 0 && !attached,
         };
-        if for_agent {
+        if for_agent && let Some(end) = self.asked(at, smp) {
+            // The owner counts first, and the agent answers a picosecond later.
+            self.output(end, || Output::Asked { end });
+            self.asked.push_back((at, Datagram { mad: smp.to_mad(), ..*datagram }));
+            self.timers.insert((self.fabric.now() + 1, Timer::Answer));
+        } else if for_agent {
             self.serve(at, smp, datagram);
         } else {
             self.deliver(at, Datagram { mad: smp.to_mad(), ..*datagram });
@@ -76,6 +83,13 @@ impl Managed {
     fn deliver(&mut self, at: End, datagram: Datagram) {
         let (end, time) = (self.end_port(at), self.fabric.now());
         self.output(end, || Output::Datagram(Box::new(Delivered { time, end, ingress: at.port, datagram })));
+    }
+
+    /// The agents carry out what has waited for the counts of owners.
+    pub(super) fn serve_asked(&mut self) {
+        for (at, datagram) in std::mem::take(&mut self.asked) {
+            self.serve(at, &Smp::parse(&datagram.mad), &datagram);
+        }
     }
 
     /// The agent of subnet management carries out a request.

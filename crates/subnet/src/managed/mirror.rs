@@ -2,10 +2,11 @@
 //! partitions. Not the counters ([`super::counting`]) and not the other direction
 //! ([`super::apply`]).
 
-use super::{Key, Managed, Output};
+use super::{Managed, Output};
 use crate::fabric::{End, Note, Probe};
 use crate::frame::Frame;
 use crate::state::{Logical, Physical};
+use mad::key::Key;
 use mad::node::Port;
 use mad::sma::NodeEvent;
 use wire::lrh::Next;
@@ -41,6 +42,15 @@ impl Managed {
             (link.speed_active, link.extended_active) = if speed < 8 { (speed, 0) } else { (4, speed >> 3) };
         }
         Some(info)
+    }
+
+    /// The attached end port of whose PortInfo a datagram is. Its owner counts wrong keys.
+    pub(super) fn asked(&self, at: End, smp: &Smp) -> Option<End> {
+        if smp.attribute != PortInfo::ATTRIBUTE {
+            return None;
+        }
+        let port = if smp.modifier as u8 == 0 { at.port } else { smp.modifier as u8 };
+        Some(End { port, ..at }).filter(|end| self.attached.contains(end))
     }
 
     /// Before a datagram that may ask for PortInfo: the ports that it can mean are up to date.
@@ -170,11 +180,7 @@ impl Managed {
     }
 
     fn violations_mut(&mut self, end: End, key: Key) -> Option<&mut u16> {
-        let info = &mut self.port_mut(end)?.info;
-        Some(match key {
-            Key::PKey => &mut info.pkey_violations,
-            Key::QKey => &mut info.qkey_violations,
-        })
+        Some(key.violations(&mut self.port_mut(end)?.info))
     }
 
     /// Sets how many packets with a wrong key an end port has counted. The owner of the port counts
@@ -187,11 +193,7 @@ impl Managed {
 
     /// An end port tells its manager of a packet with a wrong key. Its rate is that of all traps.
     pub fn tell_violation(&mut self, end: End, key: Key, details: KeyNotice) {
-        let number = match key {
-            Key::PKey => Notice::BAD_PKEY,
-            Key::QKey => Notice::BAD_QKEY,
-        };
-        self.trap(end, self.notice(end, Notice::SECURITY, number, details));
+        self.trap(end, self.notice(end, Notice::SECURITY, key.trap(), details));
     }
 
     /// The LID of an end port, or the permissive LID before it has one.

@@ -30,6 +30,8 @@ pub(super) enum Timer {
     Count(NodeId),
     /// A node samples its counters.
     Sample(NodeId),
+    /// The agents answer what asks for PortInfo.
+    Answer,
 }
 
 /// A time of the agents as one of the model.
@@ -53,6 +55,7 @@ impl Managed {
                     self.timers.insert((self.fabric.now() + 1, Timer::Sample(node)));
                 }
                 Timer::Sample(node) => self.sample(node),
+                Timer::Answer => self.serve_asked(),
             }
         }
     }

@@ -2,10 +2,11 @@
 
 use crate::net::{Net, SECOND, data, traps};
 use mad::counters::Counter;
+use mad::key::Key;
 use mad::sma::NodeEvent;
 use softhca_subnet::Cause;
 use softhca_subnet::fabric::Probe;
-use softhca_subnet::managed::{Datagram, Key, Output};
+use softhca_subnet::managed::{Datagram, Output};
 use wire::mad::{CLASS_PM, Header, METHOD_GET};
 use wire::notice::{KeyNotice, MKeyNotice, Notice, SwitchPKeyNotice};
 use wire::smp::{NodeInfo, PKeyTable, PortInfo};
@@ -43,7 +44,7 @@ fn a_port_drops_a_foreign_partition_counts_it_and_tells_the_manager() {
         smp.attribute = PortInfo::ATTRIBUTE;
         wire::layout::Layout::write(wanted, &mut smp.data);
         net.managed.send(net.manager.from, &Datagram::smp(own, lid, 0, smp.to_mad())).unwrap();
-        net.run(SECOND).contains(&Output::Changed { end: to, event: NodeEvent::PKeyViolations })
+        net.run(SECOND).contains(&Output::Changed { end: to, event: NodeEvent::Cleared(Key::PKey) })
     };
     assert!(!cleared(7) && cleared(0) && !cleared(0));
 }

@@ -6,6 +6,7 @@ use abi::device::port_state;
 use mad::counters::Counter::{
     self, MulticastReceivePackets, MulticastXmitPackets, SwitchRelayErrors, UnicastReceivePackets, UnicastXmitPackets,
 };
+use mad::key::Key;
 use mad::topology::Topology;
 use subnet::CutBy;
 use subnet::switch::Ports;
@@ -419,8 +420,8 @@ fn the_own_manager_represses_what_a_port_tells_of_wrong_keys() {
     assert!((1..=mad::traps::MOST_OF_KEYS).contains(&waiting(&bench)));
     bench.run_until(|bench| waiting(bench) == 0);
     // What management datagrams and programs count is one number.
-    bench.world.count_violation(at, abi::private::violation::PKEY);
-    bench.mads.show_violations(&bench.world);
+    bench.world.count_violation(at, Key::PKey);
+    bench.mads.show_violations(&bench.world, end);
     let info = bench.mads.fabric.as_ref().and_then(|fabric| fabric.managed.port_info(end)).expect("a port");
     assert_eq!((info.lid, info.pkey_violations, info.qkey_violations), (lid, 1, 0));
 }
