@@ -234,6 +234,22 @@ layout! {
     }
 }
 
+/// The bits of [`SwitchPKeyNotice::valid`]. The first field has the highest bit.
+impl SwitchPKeyNotice {
+    /// Both LIDs.
+    pub const LIDS: u16 = 1 << 15 | 1 << 14;
+    /// The P_Key.
+    pub const PKEY: u16 = 1 << 13;
+    /// The service level.
+    pub const SL: u16 = 1 << 12;
+    /// The sender's queue pair.
+    pub const QP1: u16 = 1 << 11;
+    /// The receiver's queue pair.
+    pub const QP2: u16 = 1 << 10;
+    /// Both GIDs.
+    pub const GIDS: u16 = 1 << 9 | 1 << 8;
+}
+
 layout! {
     /// InformInfo: a subscription to notices, or its end.
     pub struct InformInfo[36] = 0x0003 {

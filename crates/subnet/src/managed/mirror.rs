@@ -16,12 +16,8 @@ use wire::{Transport, bth, deth, grh};
 
 /// The code of the width 4X, and that of the speed SDR: what a port without a link shows.
 const NO_LINK: (u8, u8) = (2, 1);
-/// The mask of the valid fields in the notice of a bad P_Key at a switch: LIDs, P_Key, service
-/// level, queue pairs and GIDs. Its bits were not compared with the IBA's text.
-const ALL_VALID: u16 = 0xff00;
-const QUEUE_PAIRS_VALID: u16 = 0x0c00;
-/// LIDs, P_Key and service level.
-const ADDRESSES_VALID: u16 = 0xf000;
+/// What every notice of a bad P_Key at a switch tells.
+const ALWAYS_VALID: u16 = SwitchPKeyNotice::LIDS | SwitchPKeyNotice::PKEY | SwitchPKeyNotice::SL;
 
 impl Managed {
     /// PortInfo of a port as it is now, with the management key.
@@ -115,11 +111,17 @@ impl Managed {
         self.count_violation(at, Key::PKey);
         let end = self.end_port(at);
         let (key, lrh) = (frame.pkey().unwrap_or(0), frame.lrh);
-        let (qp1, qp2) = queue_pairs(frame);
-        let (gid1, gid2) = frame.grh().map(|grh| (grh.sgid, grh.dgid)).unwrap_or_default();
+        let (sender, receiver) = queue_pairs(frame);
+        let (qp1, qp2) = (sender.unwrap_or(0), receiver.unwrap_or(0));
+        let gids = frame.grh().map(|grh| (grh.sgid, grh.dgid));
+        let (gid1, gid2) = gids.unwrap_or_default();
         if self.is_of_switch(at) {
+            let when = |known: bool, bits: u16| if known { bits } else { 0 };
             let details = SwitchPKeyNotice {
-                valid: ALL_VALID,
+                valid: ALWAYS_VALID
+                    | when(sender.is_some(), SwitchPKeyNotice::QP1)
+                    | when(receiver.is_some(), SwitchPKeyNotice::QP2)
+                    | when(gids.is_some(), SwitchPKeyNotice::GIDS),
                 lid1: lrh.slid,
                 lid2: lrh.dlid,
                 pkey: key,
@@ -148,7 +150,7 @@ impl Managed {
         }
         let grh = probe.grh.unwrap_or_default();
         let details = SwitchPKeyNotice {
-            valid: if probe.grh.is_some() { ALL_VALID & !QUEUE_PAIRS_VALID } else { ADDRESSES_VALID },
+            valid: if probe.grh.is_some() { ALWAYS_VALID | SwitchPKeyNotice::GIDS } else { ALWAYS_VALID },
             lid1: self.lid(from),
             lid2: probe.dlid,
             pkey: probe.pkey.unwrap_or_default(),
@@ -211,11 +213,11 @@ impl Managed {
     }
 }
 
-/// The queue pairs of a packet: only datagrams name that of the sender.
-fn queue_pairs(frame: &Frame) -> (u32, u32) {
+/// The queue pairs of a packet, as far as it names them: only datagrams name that of the sender.
+fn queue_pairs(frame: &Frame) -> (Option<u32>, Option<u32>) {
     let body = if frame.lrh.next == Next::Grh { frame.body().get(grh::LEN..) } else { Some(frame.body()) };
-    let Some((head, rest)) = body.unwrap_or_default().split_first_chunk() else { return (0, 0) };
-    let Ok(bth) = bth::Header::parse(head) else { return (0, 0) };
+    let Some((head, rest)) = body.unwrap_or_default().split_first_chunk() else { return (None, None) };
+    let Ok(bth) = bth::Header::parse(head) else { return (None, None) };
     let sender = rest.first_chunk().filter(|_| bth.opcode.transport == Transport::Ud);
-    (sender.map_or(0, |head| deth::Header::parse(head).src_qp.value()), bth.dest_qp.value())
+    (sender.map(|head| deth::Header::parse(head).src_qp.value()), Some(bth.dest_qp.value()))
 }

@@ -106,13 +106,14 @@ fn a_switch_enforces_partitions_where_the_manager_says_so() {
     let details: SwitchPKeyNotice = found[0].1.details();
     assert_eq!((dropped, found[0].1.number), (1, Notice::SWITCH_BAD_PKEY));
     assert_eq!((details.pkey, details.switch_lid, details.port), (0xffff, net.lid("S2"), 1));
+    assert_eq!(details.valid, 0xfc00, "it has no GRH");
     assert_eq!(net.managed.counter(port, Counter::XmitConstraintErrors), 1);
     // Packets that the owner carries by itself are told in the same way.
     let probe = Probe { dlid: lid, sl: 3, pkey: Some(0x7fff), ..Probe::default() };
     net.managed.drop_for_partition(port, net.manager.from, &probe, 5);
     let mut told = traps(&net.run(5 * SECOND)).into_iter().map(|(_, notice)| notice.details::<SwitchPKeyNotice>());
     let told = told.find(|details| details.pkey == 0x7fff).expect("a trap");
-    assert_eq!((told.lid1, told.lid2, told.sl, told.qp2, told.port), (own, lid, 3, 0, 1));
+    assert_eq!((told.lid1, told.lid2, told.sl, told.qp2, told.port, told.valid), (own, lid, 3, 0, 1, 0xf000));
     assert_eq!(net.managed.node(port.node).unwrap().port(1).unwrap().info.pkey_violations, 6);
 }
 
@@ -147,4 +148,43 @@ fn a_wrong_qkey_is_dropped_and_told() {
     net.managed.send(net.manager.from, &datagram).unwrap();
     let outputs = net.run(SECOND / 2);
     assert_eq!((outputs.len(), traps(&outputs)[0].1.number), (1, Notice::BAD_QKEY));
+}
+
+/// The owner of a port counts the packets that it carries by itself, when somebody asks.
+#[test]
+fn only_the_owner_of_the_port_that_is_asked_for_counts_wrong_keys() {
+    let mut net = Net::up();
+    let ends = ["H3", "H4"].map(|name| net.end(name, 1));
+    ends.into_iter().for_each(|end| net.managed.attach(end).unwrap());
+    let smp = |attribute| wire::smp::Smp {
+        base_version: 1,
+        class: 1,
+        class_version: 1,
+        method: METHOD_GET,
+        attribute,
+        ..Default::default()
+    };
+    for (attribute, asked) in [(NodeInfo::ATTRIBUTE, vec![]), (PortInfo::ATTRIBUTE, vec![ends[0]])] {
+        let datagram = Datagram::smp(net.lid("H1"), net.lid("H3"), 0, smp(attribute).to_mad());
+        net.managed.send(net.manager.from, &datagram).unwrap();
+        let (mut heard, mut counts) = (Vec::new(), Vec::new());
+        let end = net.managed.now() + SECOND / 2;
+        while let Some(next) = net.managed.next_event().filter(|next| *next < end) {
+            for output in net.managed.advance(next) {
+                match output {
+                    Output::Asked { end } => {
+                        heard.push(end);
+                        net.managed.set_violations(end, Key::QKey, 9);
+                    }
+                    Output::Datagram(answer) => {
+                        let info: PortInfo = wire::layout::Layout::read(&answer.datagram.mad[64..]).unwrap();
+                        counts.push(info.qkey_violations);
+                    }
+                    other => panic!("{other:?}"),
+                }
+            }
+        }
+        assert_eq!((heard, counts.len()), (asked.clone(), 1));
+        assert!(asked.is_empty() || counts == [9], "the answer has the new count");
+    }
 }
