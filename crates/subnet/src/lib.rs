@@ -32,14 +32,14 @@
 //! | L-9 | LIDs, also of switches | [`port::Identity`], `wire::lrh` | who gives them: SM |
 //! | L-10 | LMC ranges | [`port::Identity::has`] | path bits of senders: `engine` |
 //! | L-11 to L-13 | partitions | [`pkey`], [`port::Enforcement`] | a queue pair's key: `engine` |
-//! | L-14 | Q_Keys | | `engine` |
+//! | L-14 | Q_Keys | | `engine`, seen in tests of `fabric` |
 //! | L-15 | virtual lanes | [`port::Settings`], [`fabric`] | |
 //! | L-16 | service levels | [`service`] | refusal of an SL above 15: `agent`, `engine` |
-//! | L-17 | address vectors by LID | | `engine` |
+//! | L-17 | address vectors by LID | | `engine`, seen in tests of `fabric` |
 //! | L-18 | failover | cut links in [`fabric`] | alternate paths: `engine::migration` |
 //! | L-19 to L-22 | headers and CRCs | [`frame`] | `wire::lrh`, `wire::vcrc`, `wire::icrc::link` |
-//! | L-23 | 40 bytes before a datagram | | `engine` |
-//! | L-24 | multicast inside an adapter | | `engine` |
+//! | L-23 | 40 bytes before a datagram | | `engine`, seen in tests of `fabric` |
+//! | L-24 | multicast inside an adapter | | `engine`, seen in tests of `fabric` |
 //! | L-30 | credits | [`credit`], [`fabric`] | packet: `wire::flow_control` |
 //! | L-31 | arbitration | [`arbitration`] | attribute: SMA |
 //! | L-32 | SL to VL | [`service`], [`switch::Switch::vl`] | attribute: SMA |
