@@ -83,6 +83,7 @@ const OWN: &[&str] = &[
     "CapabilityMask2",
     "\t\t\t\tIs",
     "DefMcast",
+    "GuidCap",
     "HoqLife",
     "InboundPartEnf",
     "LifeTime",

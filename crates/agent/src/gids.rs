@@ -16,7 +16,7 @@ use std::net::{IpAddr, Ipv6Addr};
 use crate::config::Guid;
 
 /// How many entries a port's table has; the board has room for as many.
-pub const GID_TABLE_LEN: usize = 64;
+pub const GID_TABLE_LEN: usize = subnet::managed::ADAPTER_GUIDS as usize;
 /// The subnet prefix of ports without another one (IBA 4.1.1).
 pub const LINK_LOCAL: Guid = Guid(0xfe80 << 48);
 /// Bytes of a RoCEv2 packet besides its payload: IPv6, UDP, BTH, the longest extended headers and

@@ -57,7 +57,7 @@ mod subnets;
 mod timers;
 mod tunnels;
 
-pub use build::ADAPTER_CAPABILITIES;
+pub use build::{ADAPTER_CAPABILITIES, ADAPTER_GUIDS};
 pub use datagram::Datagram;
 pub use guids::Unbuildable;
 pub use timers::LINK_DELAY;

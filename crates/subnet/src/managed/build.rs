@@ -159,6 +159,10 @@ fn switch_info() -> SwitchInfo {
     }
 }
 
+/// The GUIDs that a port of an adapter or router has room for (GUIDCap of PortInfo). Behind the
+/// subnet prefix, they are its GIDs, so its GID table has this length.
+pub const ADAPTER_GUIDS: u8 = 64;
+
 /// The capability mask of an adapter's port, without that of a subnet manager.
 pub const ADAPTER_CAPABILITIES: u32 = capabilities(false);
 
@@ -211,7 +215,7 @@ fn port_info(is_switch: bool, number: u8, settings: Option<&Settings>) -> PortIn
         capability_mask: capabilities(is_switch),
         link,
         vls,
-        guid_cap: if is_switch { 1 } else { 32 },
+        guid_cap: if is_switch { 1 } else { ADAPTER_GUIDS },
         subnet_timeout: 18,
         response_time: RESPONSE_TIME,
         ..PortInfo::default()
