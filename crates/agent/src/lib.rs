@@ -42,6 +42,7 @@ pub mod identity;
 mod ids;
 mod inadmissible;
 mod inbox;
+pub mod kept_lids;
 pub mod lanes;
 pub mod lids;
 mod lifecycle;

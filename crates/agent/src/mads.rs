@@ -58,6 +58,7 @@ use wire::mad::Mad;
 
 use crate::config::{Config, ConfigError};
 use crate::device_clients::{DeviceClient, PerDevice};
+use crate::kept_lids::KeptLids;
 use crate::management::{Addressing, ReceivedMad};
 use crate::objects::traffic::Blocked;
 use crate::topology;
@@ -98,6 +99,8 @@ pub(crate) struct Mads {
     blocked: Blocked,
     /// The subnet managers of that fabric, one for each subnet, if the agent has them.
     managers: Vec<OwnManager>,
+    /// Their file of LIDs.
+    kept_lids: Option<KeptLids>,
     ports: BTreeMap<PortId, PortServices>,
     files: BTreeMap<u32, UmadFile>,
     keys: HashMap<Key, u32>,
@@ -158,6 +161,7 @@ impl Mads {
             fabric,
             blocked: Blocked::default(),
             managers: Vec::new(),
+            kept_lids: None,
             ports: BTreeMap::new(),
             files: BTreeMap::new(),
             keys: HashMap::new(),
@@ -174,7 +178,9 @@ impl Mads {
             && let Some(fabric) = &mut mads.fabric
         {
             let choices = topology::manager(config, OwnManager::usual())?;
-            mads.managers = OwnManager::of_all(&mut fabric.managed, world, &choices);
+            let kept = KeptLids::of(&config.subnet_manager);
+            mads.kept_lids = kept.map_err(|error| ConfigError::Value(format!("`subnet_manager`: {error}")))?;
+            mads.managers = OwnManager::of_all(&mut fabric.managed, world, &choices, &mut mads.kept_lids);
         }
         world.register(&mut mads);
         mads.find_next();

@@ -35,6 +35,9 @@ pub(crate) struct ManagerOptions {
     /// qos_vlarb_high and qos_vlarb_low, in the form of opensm's options
     #[arg(long, value_name = "FILE")]
     qos: Option<PathBuf>,
+    /// Keep the LIDs of ports in this file
+    #[arg(long, value_name = "FILE")]
+    lids: Option<PathBuf>,
     /// Packet life time in path records: 4.096 us x 2^N [default: 18]
     #[arg(long, value_name = "N")]
     packet_life: Option<u8>,
@@ -61,6 +64,7 @@ impl ManagerOptions {
             roots: if self.roots.is_empty() { &others.roots } else { &self.roots }.clone(),
             partitions: file(&self.partitions, &others.partitions),
             qos: file(&self.qos, &others.qos),
+            lids: file(&self.lids, &others.lids),
             packet_life: self.packet_life.unwrap_or(others.packet_life),
             subnet_timeout: self.subnet_timeout.unwrap_or(others.subnet_timeout),
             sweep: self.sweep.unwrap_or(others.sweep),
@@ -86,6 +90,11 @@ impl ManagerOptions {
             if let Some(path) = path {
                 words.push(format!("--{name}={}", absolute(path)?.display()));
             }
+        }
+        if let Some(path) = &self.lids {
+            // The manager makes it.
+            let path = std::path::absolute(path).map_err(|error| format!("{}: {error}", path.display()))?;
+            words.push(format!("--lids={}", path.display()));
         }
         Ok(words)
     }
@@ -128,8 +137,14 @@ mod tests {
     fn the_process_in_the_background_gets_each_option() {
         let folder = std::env::temp_dir().canonicalize().expect("a folder");
         let path = folder.to_str().expect("text");
+        let new = format!("{path}/lids-that-nobody-has-kept");
         let numbers = ["--priority=1", "--lmc=2", "--packet-life=3", "--subnet-timeout=4", "--sweep=5", "--poll=6"];
-        let words = [&numbers[..], &["--routing=up-down", "--root=7", "--partitions", path, "--qos", path]].concat();
+        let words = [
+            &numbers[..],
+            &["--routing=up-down", "--root=7", "--partitions", path, "--qos", path],
+            &["--lids", &new][..],
+        ]
+        .concat();
         let options = parsed(&words);
         let passed = options.words().expect("the folder exists");
         let passed: Vec<&str> = passed.iter().map(String::as_str).collect();

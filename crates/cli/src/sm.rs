@@ -10,12 +10,12 @@ mod options;
 use std::fs;
 use std::io::{self, Read, Write};
 use std::os::fd::OwnedFd;
-use std::path::Path;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use agent::kept_lids::keep;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde_json::json;
-use sm::lids::LidMap;
 use sm::{Event, Manager, Service};
 use wire::smp::SmState;
 
@@ -31,8 +31,10 @@ pub(crate) use options::{EXAMPLES, Sm};
 /// Manages the subnet until a signal ends it.
 pub(crate) fn run(options: &Sm, host: &Host) -> Result<String, Failure> {
     let stop = signals::stop()?;
-    let config = options.config()?;
-    let lids = options.lid_map()?;
+    let settings = options.settings();
+    let bad = |error: sm::BadSettings| Failure::of_options(error.to_string());
+    let config = settings.config(sm::Config::default(), |path| fs::read_to_string(path)).map_err(bad)?;
+    let lids = settings.kept_lids(|path| fs::read_to_string(path)).map_err(bad)?;
     let run_dir = place::run_dir_of(host, options.node.as_deref())?;
     let agent = match options.node {
         Some(_) => None,
@@ -49,7 +51,8 @@ pub(crate) fn run(options: &Sm, host: &Host) -> Result<String, Failure> {
     let guid = link.guid().ok_or("the port has no GUID")?;
     let mut manager = Manager::new(config, guid, u64::from(random()? >> 1));
     manager.set_lids(lids);
-    RunningManager { options, link, service: Service::new(manager), start: Instant::now(), sent: 0, is_alone }
+    let kept = settings.lids;
+    RunningManager { options, kept, link, service: Service::new(manager), start: Instant::now(), sent: 0, is_alone }
         .serve(&stop)
 }
 
@@ -62,6 +65,8 @@ fn random() -> io::Result<u32> {
 
 struct RunningManager<'a> {
     options: &'a Sm,
+    /// The file of LIDs.
+    kept: Option<PathBuf>,
     link: MadPort,
     service: Service,
     start: Instant,
@@ -142,7 +147,7 @@ impl RunningManager<'_> {
                     "source_lid": violation.sender, "traps": violation.traps }),
             ),
             Event::Lids(map) => {
-                return match &self.options.lids {
+                return match &self.kept {
                     Some(path) => keep(path, map).map_err(|error| format!("{}: {error}", path.display()).into()),
                     None => Ok(()),
                 };
@@ -153,15 +158,4 @@ impl RunningManager<'_> {
         let mut output = io::stdout().lock();
         Ok(writeln!(output, "{line}").and_then(|()| output.flush())?)
     }
-}
-
-/// Writes the map of LIDs. A reader finds the old file or the new one.
-fn keep(path: &Path, map: &LidMap) -> io::Result<()> {
-    let mut name = path.file_name().unwrap_or_default().to_owned();
-    name.push(".new");
-    let new = path.with_file_name(name);
-    let mut file = fs::File::create(&new)?;
-    file.write_all(sm::lids::emit(map).as_bytes())?;
-    file.sync_all()?;
-    fs::rename(new, path)
 }

@@ -51,4 +51,4 @@ pub use config::Config;
 pub use event::{Event, Problem};
 pub use manager::Manager;
 pub use service::Service;
-pub use settings::Settings;
+pub use settings::{BadSettings, Settings};

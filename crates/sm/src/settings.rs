@@ -9,6 +9,7 @@ use std::time::Duration;
 use serde::{Deserialize, Deserializer, de};
 
 use crate::config::{Config, Engine, Routing};
+use crate::lids::{self, LidMap};
 use crate::partitions::Partitions;
 use crate::qos;
 
@@ -30,6 +31,8 @@ pub struct Settings {
     /// A file of service levels and virtual lanes, in the form of opensm's options. Absent: the
     /// manager sets none.
     pub qos: Option<PathBuf>,
+    /// The file in which the LIDs of ports are kept. Absent: the manager forgets them when it ends.
+    pub lids: Option<PathBuf>,
     /// The life time of packets in path records: 4.096 µs × 2^n. 0 to 31.
     pub packet_life: u8,
     /// The subnet timeout of ports, the least time between their traps: 4.096 µs × 2^n. 0 to 31.
@@ -50,6 +53,7 @@ impl Default for Settings {
             roots: usual.routing.roots,
             partitions: None,
             qos: None,
+            lids: None,
             packet_life: usual.packet_life,
             subnet_timeout: usual.subnet_timeout,
             sweep: usual.timing.sweep_interval.as_secs() as u32,
@@ -100,7 +104,7 @@ impl Settings {
     /// with the settings.
     #[must_use]
     pub fn in_folder(mut self, folder: &Path) -> Settings {
-        for path in [&mut self.partitions, &mut self.qos].into_iter().flatten() {
+        for path in [&mut self.partitions, &mut self.qos, &mut self.lids].into_iter().flatten() {
             *path = folder.join(&*path);
         }
         self
@@ -124,6 +128,23 @@ impl Settings {
             }
         }
         Ok(())
+    }
+
+    /// The LIDs that an earlier manager has kept. There are none without a file.
+    ///
+    /// # Errors
+    /// The file is unreadable or malformed.
+    pub fn kept_lids(&self, read: impl Fn(&Path) -> io::Result<String>) -> Result<LidMap, BadSettings> {
+        let Some(path) = &self.lids else { return Ok(LidMap::new()) };
+        let (key, named) = ("lids", path.display().to_string());
+        match read(path) {
+            Ok(text) => lids::parse(&text).map_err(|error| {
+                let what = error.to_string();
+                BadSettings::Malformed { key, path: named, what }
+            }),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(LidMap::new()),
+            Err(error) => Err(BadSettings::Unreadable { key, path: named, error }),
+        }
     }
 
     /// The manager's choices: those of `usual`, changed by the settings. `read` gives the text of a
@@ -205,6 +226,7 @@ mod tests {
             roots: vec![7],
             partitions: Some("p".into()),
             qos: Some("q".into()),
+            lids: None,
             packet_life: 19,
             subnet_timeout: 20,
             sweep: 60,
@@ -244,6 +266,20 @@ mod tests {
         let settings = Settings { partitions: Some("p.conf".into()), ..usual() };
         let told = settings.config(Config::default(), no_file).expect_err("no file").to_string();
         assert!(told.contains("`partitions`: cannot read p.conf") && told.contains("leave the key out"), "{told}");
+    }
+
+    #[test]
+    fn kept_lids_are_those_of_the_file_and_a_file_may_be_missing() {
+        let settings = Settings { lids: Some("l".into()), ..Settings::default() }.in_folder(Path::new("/var"));
+        let kept = |text: &'static str| {
+            settings
+                .kept_lids(move |path| if path == Path::new("/var/l") { Ok(text.to_owned()) } else { no_file(path) })
+        };
+        assert_eq!(kept("0x7 5\n").expect("good"), LidMap::from([(7, 5)]));
+        assert!(settings.kept_lids(no_file).expect("none yet").is_empty());
+        assert!(Settings::default().kept_lids(|_| panic!("no file is named")).expect("none").is_empty());
+        let told = kept("7").expect_err("no LID").to_string();
+        assert!(told.contains("`lids`: /var/l: line 1"), "{told}");
     }
 
     #[test]

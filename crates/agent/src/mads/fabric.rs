@@ -173,7 +173,14 @@ impl Mads {
         self.route_groups();
         let now = self.now();
         let Some(fabric) = &mut self.fabric else { return false };
-        self.managers.iter_mut().fold(false, |asks, manager| manager.run(&mut fabric.managed, now) | asks)
+        let mut asks = false;
+        for (subnet, manager) in self.managers.iter_mut().enumerate() {
+            asks |= manager.run(&mut fabric.managed, now);
+            if let (Some(given), Some(kept)) = (manager.take_lids(), &mut self.kept_lids) {
+                kept.learn(subnet, given);
+            }
+        }
+        asks
     }
 
     /// Offers a datagram to the agent's own subnet managers.

@@ -12,6 +12,7 @@ use std::time::Duration;
 use sm::address::Address;
 use sm::config::{Config, Timing};
 use sm::event::Event;
+use sm::lids::LidMap;
 use sm::sa::Peer;
 use sm::service::{Outgoing, Service};
 use sm::{Manager, Problem};
@@ -22,6 +23,7 @@ use wire::mad::{CLASS_SA, CLASS_SUBN_DIRECTED, CLASS_SUBN_LID, GSI_QKEY, Header,
 use wire::pkey::DEFAULT;
 use wire::smp::{Capability, PERMISSIVE_LID};
 
+use crate::kept_lids::KeptLids;
 use crate::world::World;
 
 /// It asks the master this often, and takes over after so many polls without an answer.
@@ -37,6 +39,8 @@ const SITE_LOCAL: u64 = 0xfec0 << 48;
 pub struct OwnManager {
     service: Service,
     end: End,
+    /// The LIDs of ports, if they have changed.
+    given: Option<LidMap>,
 }
 
 impl OwnManager {
@@ -46,32 +50,44 @@ impl OwnManager {
         Config { timing: Timing { poll_interval, poll_retries, ..Timing::default() }, ..Config::default() }
     }
 
-    /// A manager with these choices for each subnet of a fabric that has a port for one.
-    pub(super) fn of_all(net: &mut Managed, world: &World, choices: &Config) -> Vec<Self> {
+    /// A manager with these choices for each subnet of a fabric that has a port for one. Ports have
+    /// the LIDs that were kept.
+    pub(super) fn of_all(net: &mut Managed, world: &World, choices: &Config, kept: &mut Option<KeptLids>) -> Vec<Self> {
         let transaction = || world.system.chance().map_or(1, |mut chance| chance().into());
         let subnets = subnets(net);
         let is_routed = subnets.len() > 1;
-        let places: Vec<End> = subnets.iter().filter_map(|nodes| place(net, nodes)).collect();
+        let guids =
+            |nodes: &Vec<NodeId>| -> BTreeSet<u64> { nodes.iter().flat_map(|id| port_guids(net, *id)).collect() };
+        let guids: Vec<BTreeSet<u64>> = subnets.iter().map(guids).collect();
+        let places = subnets.iter().zip(&guids).filter_map(|(nodes, own)| {
+            let end = place(net, nodes)?;
+            let are_elsewhere = |guid| !own.contains(&guid) && guids.iter().any(|guids| guids.contains(&guid));
+            Some((end, kept.as_mut().map_or_else(LidMap::new, |kept| kept.share(are_elsewhere))))
+        });
+        let places: Vec<(End, LidMap)> = places.collect();
         let prefix = |nth: u64| if is_routed { SITE_LOCAL + nth } else { LINK_LOCAL };
         let config = |nth| Config { subnet_prefix: prefix(nth), ..choices.clone() };
-        (1..).zip(places).filter_map(|(nth, end)| Self::at(net, end, config(nth), transaction())).collect()
+        let begin = |(nth, (end, share))| Self::at(net, end, (config(nth), share), transaction());
+        (1..).zip(places).filter_map(begin).collect()
     }
 
     /// A manager with this configuration, and with the number of its first transaction, for a
     /// fabric that is one subnet. `None` if it has no port for one.
     pub fn with(net: &mut Managed, config: Config, transaction: u64) -> Option<Self> {
         let end = place(net, &subnets(net).concat())?;
-        Self::at(net, end, config, transaction)
+        Self::at(net, end, (config, LidMap::new()), transaction)
     }
 
-    fn at(net: &mut Managed, end: End, config: Config, transaction: u64) -> Option<Self> {
+    fn at(net: &mut Managed, end: End, (config, kept): (Config, LidMap), transaction: u64) -> Option<Self> {
         // The end of an adapter may be attached already, which changes nothing.
         let _ = net.attach(end);
         let node = net.node(end.node)?;
         let guid = node.port(end.port).map_or(node.info.node_guid, |port| port.guid);
         let mask = net.port_info(end).map_or(0, |info| info.capability_mask);
         let _ = net.set_capability(end, mask | Capability::SM);
-        Some(Self { service: Service::new(Manager::new(config, guid, transaction)), end })
+        let mut manager = Manager::new(config, guid, transaction);
+        manager.set_lids(kept);
+        Some(Self { service: Service::new(manager), end, given: None })
     }
 
     /// When it has something to do, on the fabric's clock.
@@ -81,7 +97,7 @@ impl OwnManager {
 
     /// Does what is due, and sends what the manager asks. Returns false if it sent nothing.
     pub fn run(&mut self, net: &mut Managed, now: Duration) -> bool {
-        let Self { service, end } = self;
+        let Self { service, end, given } = self;
         if service.next_timeout().is_some_and(|next| next <= now) {
             service.handle_timeout(now);
         }
@@ -95,8 +111,16 @@ impl OwnManager {
         }
         while let Some(event) = service.poll_event() {
             log(&event);
+            if let Event::Lids(lids) = event {
+                *given = Some(lids);
+            }
         }
         asks
+    }
+
+    /// The LIDs of ports, if they have changed since the last call.
+    pub fn take_lids(&mut self) -> Option<LidMap> {
+        self.given.take()
     }
 
     /// The prefix of its subnet.
@@ -117,7 +141,7 @@ impl OwnManager {
     /// Gives the manager a datagram that has come out at its port. Returns false if it is for
     /// somebody else.
     pub fn takes(&mut self, delivered: &Delivered, now: Duration) -> bool {
-        let Self { service, end } = self;
+        let Self { service, end, .. } = self;
         let managed::Datagram { source_qp, dest_qp, slid, sl, pkey, grh, mad, .. } = &delivered.datagram;
         if delivered.end != *end {
             return false;
@@ -136,6 +160,11 @@ impl OwnManager {
         }
         true
     }
+}
+
+/// The GUIDs of a node's ports.
+fn port_guids(net: &Managed, id: NodeId) -> Vec<u64> {
+    net.node(id).map_or_else(Vec::new, |node| node.ports.iter().map(|port| port.guid).collect())
 }
 
 /// The nodes of each subnet, without routers. Without a router, all nodes count as one subnet.

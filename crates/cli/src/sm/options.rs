@@ -1,12 +1,8 @@
-//! The options of `softhca sm`, and the manager's choices from them. Principal type: [`Sm`].
-
-use std::fs;
-use std::path::{Path, PathBuf};
+//! The options of `softhca sm`. Principal type: [`Sm`].
 
 use clap::Args;
-use sm::{Config, Settings};
+use sm::Settings;
 
-use crate::failure::Failure;
 use crate::manager_options::ManagerOptions;
 
 /// The text after the options.
@@ -38,9 +34,6 @@ pub(crate) struct Sm {
     pub(crate) port: u8,
     #[command(flatten)]
     manager: ManagerOptions,
-    /// Keep the LIDs of ports in this file
-    #[arg(long, value_name = "FILE")]
-    pub(crate) lids: Option<PathBuf>,
     /// End when the subnet is up: with 0, or with 1 if there were errors
     #[arg(long)]
     pub(crate) once: bool,
@@ -50,26 +43,8 @@ pub(crate) struct Sm {
 }
 
 impl Sm {
-    /// The manager's choices.
-    pub(crate) fn config(&self) -> Result<Config, Failure> {
-        let settings = self.manager.over(&Settings::default());
-        let config = settings.config(Config::default(), |path| fs::read_to_string(path));
-        config.map_err(|error| Failure::of_options(error.to_string()))
+    /// The settings of the manager.
+    pub(crate) fn settings(&self) -> Settings {
+        self.manager.over(&Settings::default())
     }
-
-    /// The LIDs of an earlier run, if there was one.
-    pub(crate) fn lid_map(&self) -> Result<sm::lids::LidMap, Failure> {
-        match self.lids.as_deref() {
-            Some(path) if path.exists() => sm::lids::parse(&text(path)?).map_err(|error| of_file(path, &error)),
-            _ => Ok(sm::lids::LidMap::new()),
-        }
-    }
-}
-
-fn text(path: &Path) -> Result<String, Failure> {
-    fs::read_to_string(path).map_err(|error| of_file(path, &error))
-}
-
-fn of_file(path: &Path, error: &dyn std::fmt::Display) -> Failure {
-    Failure::of_options(format!("{}: {error}", path.display()))
 }

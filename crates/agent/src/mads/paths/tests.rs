@@ -37,10 +37,15 @@ struct Bench {
 
 impl Bench {
     fn new(text: &str) -> Self {
+        Self::with(text, sm::Settings::default())
+    }
+
+    fn with(text: &str, subnet_manager: sm::Settings) -> Self {
         let topology = Topology::from_text(text).expect("valid");
         let devices = crate::topology::devices(&topology).expect("adapters");
         let wire = crate::config::WireMode::Off;
-        let config = Config { devices, topology: Some(topology), has_subnet_manager: true, wire, ..Config::default() };
+        let topology = Some(topology);
+        let config = Config { devices, topology, has_subnet_manager: true, subnet_manager, wire, ..Config::default() };
         let mut world = World::new(&config, "a test").expect("a world");
         let mads = Mads::new(&world, &config).expect("a fabric");
         let peer = || Peer { pid: 1, uid: 1000, comm: "test".into() };
@@ -523,7 +528,9 @@ fn a_cut_of_the_operator_and_a_rule_end_by_themselves() {
                 bench.world.remove_device("H2").expect("it is there");
                 bench.world.close(bench.contexts[1]);
             }
-            _ => bench.world.add_devices("[[devices]]\nname = \"H2\"").expect("its place is free"),
+            _ => {
+                bench.world.add_devices("[[devices]]\nname = \"H2\"").expect("its place is free");
+            }
         }
         bench.world.tell_clients(&mut [&mut bench.mads]);
     };
@@ -542,5 +549,27 @@ fn a_cut_of_the_operator_and_a_rule_end_by_themselves() {
         assert_eq!(told, [&serde_json::json!(true), &serde_json::json!([second.0])], "not {}", first.0);
         second.1(&mut bench, "mend");
         bench.run_until(|bench| bench.all_are_active());
+    }
+}
+
+#[test]
+fn the_own_managers_keep_the_lids_of_ports_over_a_restart() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().join("lids");
+    for text in [ROW, ROUTED] {
+        let settings = || sm::Settings { lids: Some(path.clone()), ..sm::Settings::default() };
+        let lids = |bench: &Bench| -> Vec<u16> {
+            bench.world.devices.iter().map(|device| device.ports[0].lid.expect("a LID").number).collect()
+        };
+        let kept = || sm::lids::parse(&std::fs::read_to_string(&path).expect("a file")).expect("LIDs");
+        let first = lids(&Bench::with(text, settings()));
+        assert!(first.iter().all(|lid| *lid < 40 && kept().values().any(|known| known == lid)), "{first:?}");
+        // The next manager gives what the file says, and not what it would choose.
+        let moved: sm::lids::LidMap = kept().into_iter().map(|(guid, lid)| (guid, lid + 40)).collect();
+        std::fs::write(&path, sm::lids::emit(&moved)).expect("written");
+        let wanted: Vec<u16> = first.iter().map(|lid| lid + 40).collect();
+        assert_eq!(lids(&Bench::with(text, settings())), wanted);
+        assert_eq!(kept(), moved);
+        std::fs::remove_file(&path).expect("it was there");
     }
 }
