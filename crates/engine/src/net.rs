@@ -50,7 +50,7 @@ const FLOWS: usize = 4096;
 
 /// The wire state of one engine.
 pub(crate) struct Net<Q> {
-    network: Arc<dyn Network>,
+    pub(crate) network: Arc<dyn Network>,
     capture_hook: Arc<CaptureHook>,
     /// By source address and lane index.
     ports: Mutex<HashMap<(Gid, u32), Arc<Port>>>,

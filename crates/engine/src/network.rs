@@ -1,12 +1,15 @@
 //! Networks: how packets leave for other hosts. Processes use UDP; embedded fabrics bring a network
-//! of their own.
+//! of their own. The connections of iWARP are sockets in each network.
 //!
 //! This is only for sending. Received packets come from the agent, through a ring or from its
 //! sockets. Principal traits: [`Network`] and [`Outlet`].
 
 use std::io;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
+
+use rustix::net::connect_unspec;
 
 /// Something that carries packets between hosts.
 pub trait Network: Send + Sync {
@@ -16,6 +19,12 @@ pub trait Network: Send + Sync {
     /// # Errors
     /// The address does not belong to this host, or no port is left.
     fn open(&self, source: [u8; 16], ifindex: u32, hint: u16) -> io::Result<Arc<dyn Outlet>>;
+
+    /// Resets the TCP connection of a queue pair of iWARP, also if other descriptors of it exist.
+    fn reset(&self, socket: BorrowedFd<'_>) {
+        // An error means that the connection is gone already.
+        let _ = connect_unspec(socket);
+    }
 }
 
 /// An outlet: one source address and port.

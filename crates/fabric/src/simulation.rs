@@ -97,7 +97,7 @@ pub enum Happened {
     Turn(usize),
     /// A host's connection manager ran.
     Managed(HostId),
-    /// Bytes of a TCP connection arrived at a host.
+    /// Bytes of a TCP connection, or its end, arrived at a host.
     Bytes(HostId),
     /// Something happened in the InfiniBand subnet.
     Subnet,
@@ -340,6 +340,10 @@ impl Simulation {
                 Event::Bytes { stream, from, bytes } => {
                     self.core.advance(at);
                     return Some(Happened::Bytes(self.arrive(stream, from, &bytes)));
+                }
+                Event::Reset { stream, from } => {
+                    self.core.advance(at);
+                    return Some(Happened::Bytes(self.arrive_reset(stream, from)));
                 }
                 Event::Alarm(token) => {
                     self.core.advance(at);

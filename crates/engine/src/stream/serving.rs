@@ -1,7 +1,7 @@
 //! The sockets of all streams of an engine: which are ready, and what has arrived. Adds to
 //! [`Engine`] and [`Qp`]. Principal type: [`Streams`].
 
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 use abi::capture::{path, record_flag};
@@ -11,7 +11,7 @@ use iwarp::Transmit;
 use protocol::{State, Time};
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, EventData, EventFlags};
-use rustix::net::{RecvFlags, Shutdown, connect_unspec, recv, shutdown};
+use rustix::net::{RecvFlags, Shutdown, recv, shutdown};
 
 use super::dropping::drop_arrived;
 use super::memory::Access;
@@ -82,7 +82,7 @@ impl Qp {
         self.show_stream(addresses, path::WIRE_OUT, flag, &[]);
         if end == Transmit::Reset {
             // Closing it would not be enough: the agent has the socket, too.
-            let _ = connect_unspec(socket);
+            self.engine().net.network.reset(socket.as_fd());
         } else {
             let _ = shutdown(socket, Shutdown::Write);
         }

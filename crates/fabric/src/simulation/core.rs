@@ -75,6 +75,8 @@ pub(super) enum Event {
     Packets { to: usize, packets: Packets },
     /// Bytes of a TCP connection arrive, or its end, if there are no bytes.
     Bytes { stream: usize, from: usize, bytes: Vec<u8> },
+    /// One end of a TCP connection has reset it.
+    Reset { stream: usize, from: usize },
     /// An engine may run.
     Turn(usize),
     /// A host's connection manager may run.
@@ -127,6 +129,8 @@ pub(super) struct State {
     pub(super) ports: u16,
     /// Number of harmed packets, by host and destination QP.
     pub(super) harmed: BTreeMap<(usize, u32), u64>,
+    /// The TCP connections that engines have reset, by the inode of their socket.
+    pub(super) resets: Vec<u64>,
     /// The InfiniBand subnet, if there is one.
     pub(super) links: Option<Links>,
     pub(super) trace: Trace,
@@ -160,6 +164,7 @@ impl Core {
             last: BTreeMap::new(),
             ports: 0,
             harmed: BTreeMap::new(),
+            resets: Vec::new(),
             links: None,
             trace: Trace::new(),
         };

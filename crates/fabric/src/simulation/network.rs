@@ -2,11 +2,13 @@
 //! sent. Principal types: [`EnginePlug`], [`Packets`].
 
 use std::io;
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 use agent::port_change::PortChange;
 use agent::wire::ReceivedBurst;
 use engine::{Network, Outlet};
+use rustix::fs::fstat;
 use softhca::Gid;
 
 use super::core::{Core, Event, State};
@@ -216,6 +218,12 @@ impl Network for EnginePlug {
         state.ports = state.ports.wrapping_add(1);
         drop(state);
         Ok(Arc::new(SimulatedOutlet { core: Arc::clone(&self.core), host: self.host, source: Gid(source), port }))
+    }
+
+    fn reset(&self, socket: BorrowedFd<'_>) {
+        if let Ok(stat) = fstat(socket) {
+            self.core.state.lock().resets.push(stat.st_ino);
+        }
     }
 }
 

@@ -4,8 +4,12 @@
 //! Engines have real sockets: one end of a socket pair each. The simulation has the other ends. It
 //! takes what an engine has written, and passes it on in its own time: in pieces of any length, with
 //! one kind of harm ([`StreamHarm`]). A direction holds a bounded number of bytes. If it is full,
-//! the engine's socket fills up, as with a peer that does not read. An engine cannot reset a socket
-//! pair, so its reset reaches the other engine as an ordinary end. Principal type: [`StreamId`].
+//! the engine's socket fills up.
+//!
+//! A socket pair cannot be reset, so an engine says so ([`engine::Network::reset`]). The other
+//! engine sees ECONNRESET behind what has arrived: the kernel says this if the other end is closed
+//! with a byte to read. So one byte that was taken stays in each socket. Principal type:
+//! [`StreamId`].
 
 use std::collections::VecDeque;
 use std::io;
@@ -13,16 +17,18 @@ use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use abi::stream::{StreamOut, stream_flags};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::fstat;
 use rustix::io::Errno;
 use rustix::net::{
-    AddressFamily, RecvFlags, SendFlags, Shutdown, SocketFlags, SocketType, recv, send, shutdown, socketpair,
+    AddressFamily, RecvFlags, SendFlags, Shutdown, SocketFlags, SocketType, recv, send, shutdown, socketpair, sockopt,
 };
 
 use super::core::Event;
 use super::trace::Seen;
 use super::{HostId, Simulation};
 
-/// Bytes of a direction that are under way. While there are as many, no more are taken.
+/// Bytes of a direction that are under way or not read. While there are as many, no more are taken.
 const WINDOW: usize = 256 * 1024;
 /// Bytes that are taken at once.
 const PIECE: usize = 16 * 1024;
@@ -47,6 +53,16 @@ pub enum StreamHarm {
     Stall(u64, Duration),
     /// The connection ends, and what is under way is lost.
     Reset(u64),
+    /// The peer reads nothing for a while.
+    Unread(u64, Duration),
+}
+
+/// How the peer has ended its direction.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum PeerEnd {
+    /// Behind all its bytes.
+    Finish,
+    Reset,
 }
 
 /// A connection.
@@ -59,6 +75,8 @@ struct StreamSide {
     host: usize,
     /// `None` after a reset.
     socket: Option<OwnedFd>,
+    /// The inode of the engine's socket.
+    inode: u64,
     harm: StreamHarm,
     /// Bytes that the engine has written.
     sent: u64,
@@ -66,54 +84,84 @@ struct StreamSide {
     under_way: usize,
     /// When the last byte arrives.
     last: u64,
-    /// The engine has closed its direction.
+    /// The engine has closed its direction, or reset the connection.
     ended: bool,
     /// Bytes that have arrived here and that the engine's socket has not taken, and the peer's end.
     arrived: VecDeque<u8>,
-    end_arrived: bool,
+    peer_end: Option<PeerEnd>,
+    /// Nothing is read here before this time.
+    reads_at: u64,
+}
+
+impl JoinedStream {
+    /// Takes what the engine at one end has written; no bytes are its end. `None`: there is nothing
+    /// to take now. An error is a reset.
+    fn take(&mut self, from: usize) -> Option<Result<Vec<u8>, Errno>> {
+        let held = self.sides[from].under_way + self.sides[1 - from].arrived.len();
+        let side = &self.sides[from];
+        let is_open = !side.ended && side.peer_end != Some(PeerEnd::Reset) && held < WINDOW;
+        let socket = side.socket.as_ref().filter(|_| is_open)?;
+        // The first byte was taken before.
+        let mut bytes = [0; 1 + PIECE];
+        match recv(socket, &mut bytes, RecvFlags::DONTWAIT | RecvFlags::PEEK) {
+            Ok((1, _)) => end_of(socket).map(|end| end.map(|()| Vec::new())),
+            Ok((len, _)) => {
+                let taken = bytes[1..len].to_vec();
+                Some(recv(socket, &mut bytes[1..len], RecvFlags::DONTWAIT).map(|_| taken))
+            }
+            Err(error) => Some(Err(error)),
+        }
+    }
+}
+
+/// Whether the engine has closed its direction (`Ok`) or the socket.
+fn end_of(socket: &OwnedFd) -> Option<Result<(), Errno>> {
+    let mut polled = [PollFd::new(socket, PollFlags::RDHUP)];
+    let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
+    let is_over = poll(&mut polled, Some(&at_once)).is_ok_and(|ready| ready > 0);
+    // The engine has closed its socket with bytes to read, which TCP answers with a reset.
+    is_over.then(|| sockopt::socket_error(socket).and_then(|error| error))
 }
 
 impl StreamSide {
-    fn new(host: usize, socket: OwnedFd) -> Self {
+    fn new(host: usize, socket: OwnedFd, inode: u64) -> Self {
         Self {
             host,
             socket: Some(socket),
+            inode,
             harm: StreamHarm::Nothing,
             sent: 0,
             under_way: 0,
             last: 0,
             ended: false,
             arrived: VecDeque::new(),
-            end_arrived: false,
+            peer_end: None,
+            reads_at: 0,
         }
     }
 
-    /// Takes what the engine has written; no bytes are its end. `None`: there is nothing to take now.
-    fn take(&mut self) -> Option<io::Result<Vec<u8>>> {
-        let socket = self.socket.as_ref().filter(|_| !self.ended && self.under_way < WINDOW)?;
-        let mut bytes = [0; PIECE];
-        match recv(socket, &mut bytes, RecvFlags::DONTWAIT) {
-            Ok((len, _)) => Some(Ok(bytes[..len].to_vec())),
-            Err(Errno::AGAIN) => None,
-            Err(error) => Some(Err(error.into())),
+    /// Gives the engine's socket what has arrived. Returns when to go on, if not everything is done.
+    fn give(&mut self, now: u64) -> Option<u64> {
+        let socket = self.socket.as_ref()?;
+        if now < self.reads_at {
+            return Some(self.reads_at);
         }
-    }
-
-    /// Gives the engine's socket what has arrived. Returns whether everything is done.
-    fn give(&mut self) -> bool {
-        let Some(socket) = &self.socket else { return true };
         while !self.arrived.is_empty() {
             match send(socket, self.arrived.as_slices().0, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
                 Ok(len) => drop(self.arrived.drain(..len)),
-                Err(Errno::AGAIN) => return false,
+                Err(Errno::AGAIN) => return Some(now + AGAIN),
                 // The engine has closed its socket, and what arrives there is lost.
                 Err(_) => self.arrived.clear(),
             }
         }
-        if self.end_arrived {
-            let _ = shutdown(socket, Shutdown::Write);
+        match self.peer_end {
+            None => {}
+            Some(PeerEnd::Finish) => {
+                let _ = shutdown(socket, Shutdown::Write);
+            }
+            Some(PeerEnd::Reset) => self.socket = None,
         }
-        true
+        None
     }
 }
 
@@ -136,8 +184,10 @@ impl Simulation {
                 revision: 2,
                 ..StreamOut::default()
             };
+            send(&engines, &[0], SendFlags::empty())?;
+            let inode = fstat(&engines)?.st_ino;
             self.hosts[host.0].agent.offer_stream(qpn, engines, agreed);
-            Ok::<_, io::Error>(StreamSide::new(host.0, own))
+            Ok::<_, io::Error>(StreamSide::new(host.0, own, inode))
         });
         let [one, two] = sides;
         self.streams.push(JoinedStream { sides: [one?, two?] });
@@ -152,30 +202,53 @@ impl Simulation {
     /// Takes what engines have written to their sockets. The cable of a host may be cut: then TCP
     /// waits.
     pub(super) fn carry_streams(&mut self) {
+        let resets = std::mem::take(&mut self.core.state.lock().resets);
+        for inode in resets {
+            let is_it = |side: &StreamSide| side.inode == inode;
+            let mut places = self.streams.iter().enumerate();
+            let place = places.find_map(|(number, stream)| Some((number, stream.sides.iter().position(is_it)?)));
+            if let Some((number, from)) = place {
+                self.carry_reset(number, from);
+            }
+        }
         for number in 0..self.streams.len() {
             for from in 0..2 {
                 let hosts = self.streams[number].sides.each_ref().map(|side| side.host);
                 if hosts.iter().any(|host| self.core.state.lock().cut.contains(host)) {
                     continue;
                 }
-                match self.streams[number].sides[from].take() {
+                match self.streams[number].take(from) {
                     None => {}
                     Some(Ok(bytes)) => self.carry_bytes(number, from, bytes),
-                    Some(Err(_)) => self.reset(number),
+                    Some(Err(_)) => self.carry_reset(number, from),
                 }
             }
         }
     }
 
-    fn carry_bytes(&mut self, number: usize, from: usize, mut bytes: Vec<u8>) {
+    /// An engine has reset its connection: it sends and takes nothing more. What is under way to the
+    /// other engine is lost if the reset arrives before it.
+    fn carry_reset(&mut self, number: usize, from: usize) {
         let side = &mut self.streams[number].sides[from];
+        (side.socket, side.ended) = (None, true);
+        let mut state = self.core.state.lock();
+        let at = self.core.now() + state.delay();
+        state.push(at, Event::Reset { stream: number, from });
+    }
+
+    fn carry_bytes(&mut self, number: usize, from: usize, mut bytes: Vec<u8>) {
+        let [sender, receiver] = self.streams[number].sides.each_mut();
+        let (side, peer) = if from == 0 { (sender, receiver) } else { (receiver, sender) };
         let begin = side.sent;
         side.sent += bytes.len() as u64;
         side.ended = bytes.is_empty();
         match side.harm {
             StreamHarm::Corrupt(at) if (begin..side.sent).contains(&at) => bytes[(at - begin) as usize] ^= 0xff,
             StreamHarm::Stall(at, time) if (begin..side.sent).contains(&at) => {
-                side.last = side.last.max(self.core.now()) + u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+                side.last = side.last.max(self.core.now()) + nanoseconds(time);
+            }
+            StreamHarm::Unread(at, time) if (begin..side.sent).contains(&at) => {
+                peer.reads_at = self.core.now() + nanoseconds(time);
             }
             StreamHarm::Reset(at) if at < side.sent => return self.reset(number),
             _ => {}
@@ -202,19 +275,32 @@ impl Simulation {
 
     /// Passes on what has arrived; no bytes are the end. Returns the host where it has arrived.
     pub(super) fn arrive(&mut self, number: usize, from: usize, bytes: &[u8]) -> HostId {
-        let [sender, receiver] = {
-            let [one, two] = &mut self.streams[number].sides;
-            if from == 0 { [one, two] } else { [two, one] }
-        };
+        let [one, two] = self.streams[number].sides.each_mut();
+        let (sender, receiver) = if from == 0 { (one, two) } else { (two, one) };
         sender.under_way = sender.under_way.saturating_sub(bytes.len());
-        receiver.arrived.extend(bytes);
-        receiver.end_arrived |= sender.ended && sender.under_way == 0 && bytes.is_empty();
-        let host = receiver.host;
+        // After a reset, nothing counts.
+        if receiver.peer_end != Some(PeerEnd::Reset) {
+            receiver.arrived.extend(bytes);
+            if sender.ended && sender.socket.is_some() && sender.under_way == 0 && bytes.is_empty() {
+                receiver.peer_end = Some(PeerEnd::Finish);
+            }
+        }
         self.core.see(&Seen::Stream { stream: number, from, bytes });
-        let receiver = &mut self.streams[number].sides[1 - from];
-        if !receiver.give() {
-            let at = self.core.now() + AGAIN;
-            self.core.state.lock().push(at, Event::Bytes { stream: number, from, bytes: Vec::new() });
+        self.pass_on(number, 1 - from)
+    }
+
+    /// A reset arrives. Returns the host where it has arrived.
+    pub(super) fn arrive_reset(&mut self, number: usize, from: usize) -> HostId {
+        self.streams[number].sides[1 - from].peer_end = Some(PeerEnd::Reset);
+        self.core.see(&Seen::StreamReset { stream: number, from });
+        self.pass_on(number, 1 - from)
+    }
+
+    fn pass_on(&mut self, number: usize, to: usize) -> HostId {
+        let receiver = &mut self.streams[number].sides[to];
+        let host = receiver.host;
+        if let Some(at) = receiver.give(self.core.now()) {
+            self.core.state.lock().push(at, Event::Bytes { stream: number, from: 1 - to, bytes: Vec::new() });
         }
         self.wake_engines_of(host);
         HostId(host)
@@ -237,4 +323,8 @@ impl Simulation {
             }
         }
     }
+}
+
+fn nanoseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }

@@ -62,6 +62,13 @@ pub enum Seen<'a> {
         /// The bytes; none are the end of this direction.
         bytes: &'a [u8],
     },
+    /// The reset of a TCP connection arrived.
+    StreamReset {
+        /// The connection's position in the order of joining.
+        stream: usize,
+        /// The end that has reset it: 0 or 1.
+        from: usize,
+    },
     /// An engine ran.
     Turn {
         /// The engine's position in the order of opening.
@@ -120,6 +127,7 @@ impl Trace {
                 self.word(8 << 56 | (stream as u64) << 32 | from as u64);
                 self.bytes(bytes);
             }
+            Seen::StreamReset { stream, from } => self.word(9 << 56 | (stream as u64) << 32 | from as u64),
             Seen::Turn { program, worked } => self.word(3 << 56 | (program as u64) << 8 | u64::from(worked)),
             Seen::Managed { host } => self.word(6 << 56 | host as u64),
             Seen::Alarm(token) => {

@@ -286,6 +286,6 @@ fn print(now: Duration, seen: &Seen<'_>) {
         }
         Seen::Turn { program, worked: true } => println!("{now:>14?}  turn of {program}"),
         Seen::Noted(words) => println!("{now:>14?}  {words:x?}"),
-        Seen::Turn { .. } | Seen::Managed { .. } | Seen::Alarm(_) | Seen::Stream { .. } => {}
+        Seen::Turn { .. } | Seen::Managed { .. } | Seen::Alarm(_) | Seen::Stream { .. } | Seen::StreamReset { .. } => {}
     }
 }

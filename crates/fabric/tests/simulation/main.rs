@@ -14,5 +14,6 @@ mod on_subnet;
 mod paths;
 mod reordering;
 mod seeds;
+mod stream_ends;
 mod streams;
 mod time;

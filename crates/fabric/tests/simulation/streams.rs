@@ -1,6 +1,7 @@
 //! iWARP in simulated time, through engines and agents: TCP connections that split, merge, delay,
-//! stall, corrupt and reset. Each work request completes exactly once and in order, and what has
-//! succeeded has the right data. A seed decides everything, and a failed assertion names it.
+//! stall, corrupt and reset, and peers that do not read for a while. Each work request completes
+//! exactly once and in order, and what has succeeded has the right data. A seed decides everything,
+//! and a failed assertion names it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,19 +12,19 @@ use abi::post::{Sge, opcode};
 use abi::qp::{ModifyQp, attr, state};
 use agent::Config;
 use engine::{Cq, Engine, Mr, Pd, Qp, RecvWr, SendWr};
-use fabric::simulation::{Conditions, HostId, Memory, Simulation, StreamHarm};
+use fabric::simulation::{Conditions, HostId, Memory, Simulation, StreamHarm, StreamId};
 
 /// Number of seeds for each kind of trouble.
 const SEEDS: u64 = 100;
 /// Work requests of each side of a connection.
-const WORKS: usize = 24;
+pub(crate) const WORKS: usize = 24;
 /// Bytes of each work request at most: two FPDUs.
-const SLOT: usize = 40 * 1024;
+pub(crate) const SLOT: usize = 40 * 1024;
 /// The parts of a side's memory: what it sends or gets, its receive requests, what the peer writes,
 /// what the peer reads, and the peer's counter.
 const OWN: usize = 0;
 const RECEIVED: usize = WORKS * SLOT;
-const WRITTEN: usize = 2 * WORKS * SLOT;
+pub(crate) const WRITTEN: usize = 2 * WORKS * SLOT;
 const SOURCE: usize = 3 * WORKS * SLOT;
 const COUNTER: usize = 4 * WORKS * SLOT;
 /// The address of each region, so that no packet has an address of this process.
@@ -31,39 +32,42 @@ const BASE: u64 = 0x10_0000;
 const LIMIT: Duration = Duration::from_secs(20);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Trouble {
+pub(crate) enum Trouble {
     /// Nothing is lost: everything succeeds.
     Delays,
     /// One byte, or the connection.
     Harm,
     /// A program posts a wrong key.
     Mistakes,
+    /// A program ends its connection: with a reset, if it has work outstanding.
+    Ends,
 }
 
 /// A work request.
 #[derive(Clone, Copy, Debug)]
-struct Work {
-    opcode: u32,
-    len: usize,
-    is_wrong: bool,
+pub(crate) struct Work {
+    pub(crate) opcode: u32,
+    pub(crate) len: usize,
+    pub(crate) is_wrong: bool,
 }
 
 /// One side of a connection, and what it was told.
-struct Side {
-    qp: Arc<Qp>,
+pub(crate) struct Side {
+    pub(crate) engine: Arc<Engine>,
+    pub(crate) qp: Arc<Qp>,
     scq: Arc<Cq>,
     rcq: Arc<Cq>,
-    memory: Memory,
-    mr: Arc<Mr>,
+    pub(crate) memory: Memory,
+    pub(crate) mr: Arc<Mr>,
     _pd: Arc<Pd>,
-    works: Vec<Work>,
-    posted: usize,
-    sent: Vec<Wc>,
-    received: Vec<Wc>,
+    pub(crate) works: Vec<Work>,
+    pub(crate) posted: usize,
+    pub(crate) sent: Vec<Wc>,
+    pub(crate) received: Vec<Wc>,
 }
 
 /// The bytes of a work request, or of what it reads.
-fn pattern(side: usize, nth: usize, len: usize) -> Vec<u8> {
+pub(crate) fn pattern(side: usize, nth: usize, len: usize) -> Vec<u8> {
     (0..len).map(|at| (at * 7 + nth * 31 + side * 131 + (at >> 8)) as u8).collect()
 }
 
@@ -100,14 +104,15 @@ impl Side {
             }
             memory.put(SOURCE + nth * SLOT, &pattern(1 - number, nth, SLOT));
         }
-        Self { qp, scq, rcq, memory, mr, _pd: pd, works, posted: 0, sent: Vec::new(), received: Vec::new() }
+        let (engine, sent, received) = (Arc::clone(engine), Vec::new(), Vec::new());
+        Self { engine, qp, scq, rcq, memory, mr, _pd: pd, works, posted: 0, sent, received }
     }
 
     fn sge(&self, at: usize, len: usize) -> [Sge; 1] {
         [Sge::new(BASE + at as u64, len as u32, self.mr.lkey())]
     }
 
-    fn connect(&self) {
+    pub(crate) fn connect(&self) {
         let to = |qp_state, mask, more: ModifyQp| {
             self.qp.modify(&ModifyQp { attr_mask: attr::STATE | mask, qp_state, ..more }).expect("a change");
         };
@@ -125,13 +130,13 @@ impl Side {
         to(state::RTS, mask, ModifyQp { max_rd_atomic: 4, ..ModifyQp::default() });
     }
 
-    fn close(&self) {
+    pub(crate) fn close(&self) {
         let to_error = ModifyQp { attr_mask: attr::STATE, qp_state: state::ERR, ..ModifyQp::default() };
         self.qp.modify(&to_error).expect("a change");
     }
 
     /// Posts the next work request.
-    fn post(&mut self, rkey: u32) {
+    pub(crate) fn post(&mut self, rkey: u32) {
         let nth = self.posted;
         let Some(work) = self.works.get(nth) else { return };
         let remote = match work.opcode {
@@ -154,7 +159,7 @@ impl Side {
         self.posted += 1;
     }
 
-    fn poll(&mut self) {
+    pub(crate) fn poll(&mut self) {
         polled(&self.scq, &mut self.sent);
         polled(&self.rcq, &mut self.received);
     }
@@ -164,7 +169,7 @@ impl Side {
         self.sent.len() == WORKS
     }
 
-    fn is_in_error(&self) -> bool {
+    pub(crate) fn is_in_error(&self) -> bool {
         self.qp.state() == u32::from(state::ERR)
     }
 }
@@ -221,8 +226,25 @@ fn harm(simulation: &mut Simulation, trouble: Trouble) -> StreamHarm {
     match (trouble, simulation.below(3)) {
         (Trouble::Harm, 0) => StreamHarm::Corrupt(at),
         (Trouble::Harm, 1) => StreamHarm::Reset(at),
+        (Trouble::Delays | Trouble::Ends, 0) => {
+            StreamHarm::Unread(at, Duration::from_micros(simulation.below(300_000)))
+        }
         _ => StreamHarm::Stall(at, Duration::from_micros(simulation.below(300_000))),
     }
+}
+
+/// Two sides with queue pairs that are joined and not connected yet.
+pub(crate) fn joined(simulation: &mut Simulation, trouble: Trouble) -> ([Side; 2], StreamId) {
+    let config = Config::parse("[[devices]]\ntransport = 'iwarp'\n").expect("a configuration");
+    let hosts: Vec<HostId> = ["10.0.0.1", "10.0.0.2"]
+        .iter()
+        .map(|address| simulation.host_with(&[address], &config).expect("a host"))
+        .collect();
+    let engines = [0, 1].map(|host| simulation.connect(hosts[host]).expect("an engine"));
+    let sides = [0, 1].map(|number| Side::new(&engines[number], simulation, number, trouble));
+    let ends = [0, 1].map(|number| (hosts[number], sides[number].qp.qpn()));
+    let stream = simulation.join(ends, 4).expect("a connection");
+    (sides, stream)
 }
 
 /// Returns the digest of the run.
@@ -230,15 +252,7 @@ fn run(seed: u64, trouble: Trouble) -> u64 {
     let mut simulation = Simulation::new(seed);
     let most = Duration::from_micros(3 + simulation.below(300));
     simulation.set_conditions(Conditions { delay: (Duration::from_micros(2), most), ..Conditions::default() });
-    let config = Config::parse("[[devices]]\ntransport = 'iwarp'\n").expect("a configuration");
-    let hosts: Vec<HostId> = ["10.0.0.1", "10.0.0.2"]
-        .iter()
-        .map(|address| simulation.host_with(&[address], &config).expect("a host"))
-        .collect();
-    let engines = [0, 1].map(|host| simulation.connect(hosts[host]).expect("an engine"));
-    let mut sides = [0, 1].map(|number| Side::new(&engines[number], &mut simulation, number, trouble));
-    let ends = [0, 1].map(|number| (hosts[number], sides[number].qp.qpn()));
-    let stream = simulation.join(ends, 4).expect("a connection");
+    let (mut sides, stream) = joined(&mut simulation, trouble);
     for from in 0..2 {
         let harm = harm(&mut simulation, trouble);
         simulation.harm(stream, from, harm);
@@ -247,6 +261,7 @@ fn run(seed: u64, trouble: Trouble) -> u64 {
     let rkeys = [1, 0].map(|peer: usize| sides[peer].mr.rkey());
     let begin = simulation.now();
     let mut has_closed = false;
+    let ends_at = Duration::from_micros(simulation.below(2_000));
     loop {
         let number = simulation.below(2) as usize;
         if simulation.below(3) == 0 {
@@ -262,6 +277,10 @@ fn run(seed: u64, trouble: Trouble) -> u64 {
             break;
         }
         let time = simulation.now() - begin;
+        if time > ends_at && trouble == Trouble::Ends && !has_closed {
+            has_closed = true;
+            sides[0].close();
+        }
         if time > LIMIT / 2 && trouble == Trouble::Harm && !has_closed {
             // A changed length makes the receiver wait for bytes that nobody sends.
             has_closed = true;
@@ -307,8 +326,15 @@ fn iw_terminate_each_work_request_completes_once_if_keys_are_wrong() {
 }
 
 #[test]
+fn iw_lost_each_work_request_completes_once_if_a_side_resets_its_connection() {
+    (0..SEEDS).for_each(|seed| {
+        run(seed, Trouble::Ends);
+    });
+}
+
+#[test]
 fn a_seed_of_streams_is_a_whole_story() {
-    for trouble in [Trouble::Delays, Trouble::Harm, Trouble::Mistakes] {
+    for trouble in [Trouble::Delays, Trouble::Harm, Trouble::Mistakes, Trouble::Ends] {
         assert_eq!(run(3, trouble), run(3, trouble), "{trouble:?}");
     }
 }
