@@ -207,7 +207,7 @@ impl Qp {
                 return self.reset(inner);
             }
             (State::Err, State::Err) => return,
-            _ if inner.link.stream.is_some() => return self.change_stream(inner, mask, next),
+            _ if inner.link.stream.is_some() => return self.change_stream(inner, new, next),
             (_, State::Err) => return self.enter_error(inner),
             (State::Init, State::Rtr) => {
                 let dgid = &inner.attributes.dest.dgid;
@@ -216,11 +216,7 @@ impl Qp {
                 self.ready_to_receive(inner);
             }
             (State::Rtr, State::Rts) => self.ready_to_send(inner),
-            (State::Rts, State::Sqd) => {
-                inner.requester.drain();
-                inner.draining = Some(mask & attr::EN_SQD_ASYNC_NOTIFY != 0 && new.en_sqd_async_notify != 0);
-                inner.store(word::FLAGS, QP_SQ_DRAINING);
-            }
+            (State::Rts, State::Sqd) => self.drain(inner, new),
             (State::Sqd, State::Rts) => {
                 inner.requester.resume();
                 inner.draining = None;
@@ -249,6 +245,14 @@ impl Qp {
             How::Told => inner.state = next,
             How::Asked | How::Deferred => inner.set_state(next),
         }
+    }
+
+    /// The send queue drains: the requests that have begun end.
+    pub(crate) fn drain(&self, inner: &mut Inner, new: &ModifyQp) {
+        inner.requester.drain();
+        let tells = new.attr_mask & attr::EN_SQD_ASYNC_NOTIFY != 0 && new.en_sqd_async_notify != 0;
+        inner.draining = Some(tells);
+        inner.store(word::FLAGS, QP_SQ_DRAINING);
     }
 
     fn ready_to_receive(&self, inner: &mut Inner) {

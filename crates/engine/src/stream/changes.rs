@@ -12,7 +12,6 @@ use std::collections::VecDeque;
 
 use abi::command::number as command;
 use abi::errno::Errno;
-use abi::event::kind;
 use abi::qp::{ModifyQp, attr};
 use abi::stream::{StreamEnd, StreamOut, StreamTake, end_flags, stream_flags};
 use iwarp::{Agreement, Config, Quirks, Role, Rtr, Stream};
@@ -99,14 +98,16 @@ impl Qp {
     }
 
     /// Applies a change that the agent has allowed. The attributes are already merged.
-    pub(crate) fn change_stream(&self, inner: &mut Inner, mask: u32, next: State) {
+    pub(crate) fn change_stream(&self, inner: &mut Inner, new: &ModifyQp, next: State) {
         match next {
             State::Sqd if inner.state == State::Rts => {
-                let is_idle = self.close_stream(inner);
-                if is_idle && mask & attr::EN_SQD_ASYNC_NOTIFY != 0 {
-                    self.raise(kind::SQ_DRAINED);
-                }
+                let is_graceful = self.close_stream(inner);
                 inner.set_state(next);
+                if is_graceful {
+                    // The event comes behind the completions of what the socket has not taken yet.
+                    self.drain(inner, new);
+                    self.complete_sends(inner);
+                }
             }
             State::Err if inner.state != State::Err => {
                 self.close_stream(inner);
@@ -120,18 +121,19 @@ impl Qp {
         }
     }
 
-    /// Closes the stream as gracefully as possible. Returns whether no request was outstanding.
+    /// Closes the stream as gracefully as possible. Returns whether no request of this side was
+    /// outstanding.
     fn close_stream(&self, inner: &mut Inner) -> bool {
         let Some(mut live) = self.take_live(inner) else { return true };
-        let is_idle = live.stream.is_idle();
         live.stream.close(duration(self.engine().now()));
+        let is_graceful = live.stream.state() == iwarp::State::Closing;
         // The queue pair leaves its state by the program's will, so the end is no error of its own.
         let before = std::mem::replace(&mut inner.state, State::Err);
         self.heed_events(inner, &mut live);
         self.drive(inner, &mut live);
         inner.state = before;
         self.put_live_back(inner, live);
-        is_idle
+        is_graceful
     }
 
     /// The QP fails for a reason of its own: the stream closes.

@@ -61,6 +61,35 @@ fn completed(simulation: &mut Simulation, one: &mut Side) {
 }
 
 #[test]
+fn a_send_queue_has_drained_behind_its_last_completion() {
+    let (mut simulation, [mut one, mut two]) = ended_and_waiting();
+    nonblocking(one.engine.async_fd());
+    let (qp_state, attr_mask) = (state::SQD, attr::STATE | attr::EN_SQD_ASYNC_NOTIFY);
+    let to_sqd = ModifyQp { attr_mask, qp_state, en_sqd_async_notify: 1, ..ModifyQp::default() };
+    one.qp.modify(&to_sqd).expect("a change");
+    let limit = simulation.now() + 2 * UNREAD;
+    let event = loop {
+        match one.engine.async_event() {
+            Ok(event) => break event,
+            Err(errno) => assert_eq!(errno, Errno::EAGAIN),
+        }
+        assert!(simulation.now() < limit, "no event");
+        simulation.run_for(MOMENT);
+    };
+    assert_eq!(event.kind, kind::SQ_DRAINED);
+    one.poll();
+    assert_eq!(one.sent.len(), one.posted, "the event comes last");
+    assert!(one.sent.iter().all(|wc| wc.status == status::SUCCESS));
+    simulation.run_for(2 * UNREAD);
+    two.poll();
+    for nth in 0..one.posted {
+        assert!(two.memory.bytes(WRITTEN + nth * SLOT, SLOT) == pattern(0, nth, SLOT), "what {nth} has written");
+    }
+    assert_eq!(one.engine.async_event(), Err(Errno::EAGAIN), "one event");
+    assert!(two.is_in_error(), "the end has come");
+}
+
+#[test]
 fn a_request_that_is_posted_in_error_completes_behind_what_the_socket_has_not_taken() {
     let (mut simulation, [mut one, two]) = ended_and_waiting();
     one.close();
