@@ -117,10 +117,7 @@ fn l23_a_datagram_is_behind_40_bytes_that_only_a_grh_fills() {
     let untouched = b.memory.get(1000, GRH);
     send(&a, &handle(&a, net.lid(2), 0), b.qp.qpn(), QKEY);
     let [local] = heard(&mut net, &b)[..] else { panic!("it does not arrive") };
-    assert_eq!(
-        (local.byte_len as usize, local.wc_flags & wc_flags::GRH, local.slid),
-        (GRH + LEN, 0, net.lid(1).into())
-    );
+    assert_eq!((local.byte_len as usize, local.wc_flags & wc_flags::GRH, local.slid), (GRH + LEN, 0, net.lid(1)));
     assert_eq!(b.memory.get(1000, GRH), untouched);
     assert_eq!(b.memory.get(1000 + GRH, LEN), a.memory.get(0, LEN));
     send(&a, &a.ah(&b), b.qp.qpn(), QKEY);
