@@ -75,10 +75,14 @@ impl Fabric {
             self.ports[at as usize].cuts.insert(by);
         }
         for at in self.ends(at) {
-            if self.ports[at as usize].physical != Physical::LinkUp {
-                continue;
+            match self.ports[at as usize].physical {
+                Physical::LinkUp => self.change(at, Event::LinkError),
+                Physical::Training => {
+                    self.down(at, Physical::Polling);
+                    continue;
+                }
+                _ => continue,
             }
-            self.change(at, Event::LinkError);
             if self.ports[at as usize].logical == Logical::ActiveDefer {
                 let port = &mut self.ports[at as usize];
                 port.physical = Physical::Recovery;

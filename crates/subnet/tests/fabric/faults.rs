@@ -142,6 +142,21 @@ fn a_link_recovers_when_the_last_of_two_short_cuts_ends() {
     assert_eq!(net.fabric.port(net.hca(0)).unwrap().counters().recovered, 1);
 }
 
+#[test]
+fn a_link_that_is_cut_while_it_trains_does_not_come_up() {
+    let mut net = Net::star(2);
+    net.fabric.cut(net.hca(0), CutBy::Operator);
+    net.run();
+    net.fabric.mend(net.hca(0), CutBy::Operator);
+    net.fabric.cut(net.hca(0), CutBy::Rule);
+    net.up();
+    assert_eq!(state(&net, 0), Logical::Down);
+    net.fabric.mend(net.hca(0), CutBy::Rule);
+    net.up();
+    assert_eq!(state(&net, 0), Logical::Active);
+    assert_eq!(net.fabric.port(net.hca(0)).unwrap().counters().downed, 1, "what trains is not up");
+}
+
 /// Each of two nodes that are cabled back to back knows only of itself that it is absent.
 #[test]
 fn a_link_of_two_absent_nodes_needs_both() {
