@@ -177,8 +177,11 @@ impl Mads {
         for (subnet, manager) in self.managers.iter_mut().enumerate() {
             asks |= manager.run(&mut fabric.managed, now);
             if let (Some(given), Some(kept)) = (manager.take_lids(), &mut self.kept_lids) {
-                kept.learn(subnet, given);
+                kept.learn(subnet, given, now);
             }
+        }
+        if let Some(kept) = &mut self.kept_lids {
+            kept.try_again(now);
         }
         asks
     }

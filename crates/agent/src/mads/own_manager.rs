@@ -56,9 +56,7 @@ impl OwnManager {
         let transaction = || world.system.chance().map_or(1, |mut chance| chance().into());
         let subnets = subnets(net);
         let is_routed = subnets.len() > 1;
-        let guids =
-            |nodes: &Vec<NodeId>| -> BTreeSet<u64> { nodes.iter().flat_map(|id| port_guids(net, *id)).collect() };
-        let guids: Vec<BTreeSet<u64>> = subnets.iter().map(guids).collect();
+        let guids: Vec<BTreeSet<u64>> = subnets.iter().map(|nodes| guids_in(net, nodes)).collect();
         let places = subnets.iter().zip(&guids).filter_map(|(nodes, own)| {
             let end = place(net, nodes)?;
             let are_elsewhere = |guid| !own.contains(&guid) && guids.iter().any(|guids| guids.contains(&guid));
@@ -165,6 +163,16 @@ impl OwnManager {
 /// The GUIDs of a node's ports.
 fn port_guids(net: &Managed, id: NodeId) -> Vec<u64> {
     net.node(id).map_or_else(Vec::new, |node| node.ports.iter().map(|port| port.guid).collect())
+}
+
+/// The GUIDs of the ports in a subnet with these nodes: theirs, and those of routers at their
+/// cables.
+fn guids_in(net: &Managed, nodes: &[NodeId]) -> BTreeSet<u64> {
+    let ports = |node: NodeId| 1..=net.fabric().node(node).map_or(0, subnet::fabric::Node::ports);
+    let ends = nodes.iter().flat_map(|node| ports(*node).map(|port| End { node: *node, port }));
+    let peers = ends.filter_map(|end| net.fabric().peer(end));
+    let at_cables = peers.filter_map(|peer| Some(net.node(peer.node)?.port(peer.port)?.guid));
+    nodes.iter().flat_map(|id| port_guids(net, *id)).chain(at_cables).collect()
 }
 
 /// The nodes of each subnet, without routers. Without a router, all nodes count as one subnet.
