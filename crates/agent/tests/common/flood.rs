@@ -80,11 +80,11 @@ pub(crate) fn figures_during(agent: &TestAgent, name: &str, threads: usize, last
         })
     };
     let floods: Vec<_> = (0..threads).map(spawn).collect();
-    let dir = agent.dir.clone();
+    let (dir, acts) = (agent.dir.clone(), Arc::clone(&done));
     let victim = std::thread::spawn(move || {
         become_user(VICTIM);
         begin.wait();
-        victim(&dir, lasts)
+        victim(&dir, lasts, &acts)
     });
     let times = victim.join();
     over.store(true, Ordering::Relaxed);
@@ -106,11 +106,13 @@ pub(crate) fn figures_during(agent: &TestAgent, name: &str, threads: usize, last
     figures
 }
 
-/// Queries a GID and allocates a PD; each 40th time it opens the device again.
-pub(crate) fn victim(dir: &Path, lasts: Duration) -> Vec<Duration> {
-    let end = Instant::now() + lasts;
+/// Queries a GID and allocates a PD; each 40th time it opens the device again. It does so at least
+/// until the flood has acted.
+fn victim(dir: &Path, lasts: Duration, acts: &AtomicU64) -> Vec<Duration> {
+    let begin = Instant::now();
     let mut times = Vec::new();
-    while Instant::now() < end {
+    while begin.elapsed() < lasts || acts.load(Ordering::Relaxed) == 0 {
+        assert!(begin.elapsed() < lasts + HANG, "the flood does not act");
         let mut client = Client::connect(&dir.join("uverbs0"));
         client.open();
         for _ in 0..40 {
