@@ -162,6 +162,8 @@ impl Qp {
     fn on_send_error(&self, inner: &mut Inner, live: &mut Live) {
         live.output.clear();
         (live.end, live.is_full, live.is_broken) = (None, false, true);
+        // Requests whose bytes are lost fail, so the send queue does not drain.
+        inner.draining = inner.draining.map(|_| false);
         if live.peer_ended {
             live.stream.lost();
             self.heed_events(inner, live);

@@ -9,6 +9,7 @@
 //! | to RESET, end of the QP | the connection is aborted, or ends behind what is sent |
 
 use std::collections::VecDeque;
+use std::os::fd::AsFd;
 
 use abi::command::number as command;
 use abi::errno::Errno;
@@ -49,6 +50,8 @@ impl Qp {
         let begun = {
             let mut inner = self.lock();
             if inner.is_dead() {
+                // The agent may have heard of the end of the queue pair before.
+                given.fds.iter().for_each(|socket| self.engine().net.network.reset(socket.as_fd()));
                 Err(refusal(Errno::EINVAL, "it is destroyed"))
             } else {
                 self.begin_stream(&mut inner, given)
@@ -122,7 +125,7 @@ impl Qp {
     }
 
     /// Closes the stream as gracefully as possible. Returns whether no request of this side was
-    /// outstanding.
+    /// outstanding, and the socket takes what was sent.
     fn close_stream(&self, inner: &mut Inner) -> bool {
         let Some(mut live) = self.take_live(inner) else { return true };
         live.stream.close(duration(self.engine().now()));
@@ -132,8 +135,9 @@ impl Qp {
         self.heed_events(inner, &mut live);
         self.drive(inner, &mut live);
         inner.state = before;
+        let is_broken = live.is_broken;
         self.put_live_back(inner, live);
-        is_graceful
+        is_graceful && !is_broken
     }
 
     /// The QP fails for a reason of its own: the stream closes.
