@@ -207,9 +207,15 @@ impl Simulation {
             let is_it = |side: &StreamSide| side.inode == inode;
             let mut places = self.streams.iter().enumerate();
             let place = places.find_map(|(number, stream)| Some((number, stream.sides.iter().position(is_it)?)));
-            if let Some((number, from)) = place {
-                self.carry_reset(number, from);
+            let Some((number, from)) = place else { continue };
+            let hosts = self.streams[number].sides.each_ref().map(|side| side.host);
+            let mut state = self.core.state.lock();
+            if hosts.iter().any(|host| state.cut.contains(host)) {
+                state.resets.push(inode);
+                continue;
             }
+            drop(state);
+            self.carry_reset(number, from);
         }
         for number in 0..self.streams.len() {
             for from in 0..2 {
