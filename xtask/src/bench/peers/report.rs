@@ -288,7 +288,7 @@ mod tests {
             "{text}"
         );
         assert!(text.contains("| 0.50 (0.50 to 0.50) | at least 1 | **not met** |"), "{text}");
-        assert!(text.contains("* `ib_send_bw -s 8 -l 16`: The receiver posts"), "{text}");
+        assert!(text.contains("* `ib_send_bw -s 8 -l 16`: A message takes"), "{text}");
         assert!(text.contains("| – | – | at most 0 pages | met |"), "{text}");
         assert_eq!(text.matches("####").count(), 2, "{text}");
     }
