@@ -162,7 +162,7 @@ impl StreamSocket {
         if state.phase.is_opening() || state.phase == Phase::Listening {
             self.look_for_news(state);
         }
-        self.look_for_completions(state);
+        self.look_for_completions(state, false);
     }
 
     /// Handles the events of the connection manager.
@@ -190,8 +190,11 @@ impl StreamSocket {
             }
             (phase, _) if phase.is_opening() => self.open_further(state, &news),
             (Phase::Connected, Kind::Disconnected | Kind::DeviceRemoval) => {
-                // Data that was under way has arrived before the event about the peer's end.
-                self.look_for_completions(state);
+                // What this side has acknowledged is complete when its queue pair has ended, but
+                // not before: another thread may still be about to write the completions. An error
+                // means that the connection is gone already.
+                let _ = self.endpoint.disconnect();
+                self.look_for_completions(state, true);
                 if let Some(stream) = &mut state.stream {
                     stream.close();
                 }
@@ -202,7 +205,8 @@ impl StreamSocket {
     }
 
     /// Polls completions, posts new receives for the used ones, and sends grants that are due.
-    fn look_for_completions(&self, state: &mut State) {
+    /// `ended`: the peer has disconnected, so flushed transfers are no failure.
+    fn look_for_completions(&self, state: &mut State, ended: bool) {
         let (Some(link), Some(stream)) = (self.link.get(), &mut state.stream) else { return };
         let mut room = [Wc::zeroed(); BATCH];
         let (mut seen, mut failed) = (0, 0);
@@ -226,14 +230,19 @@ impl StreamSocket {
                     }
                     Some(Work::Receive { .. }) | None => {}
                     Some(work) => {
-                        if wc.status != 0 && stream.is_up() {
+                        let is_well = wc.status == 0 || ended;
+                        if !is_well && stream.is_up() {
                             failed = libc::ECONNRESET;
                         }
-                        stream.completed(work, wc.status == 0);
+                        stream.completed(work, is_well);
                     }
                 }
             }
-            if used > 0 && stream.is_up() && link.words.post(&link.queue, words.into_iter().take(used)).is_err() {
+            if used > 0
+                && stream.is_up()
+                && !ended
+                && link.words.post(&link.queue, words.into_iter().take(used)).is_err()
+            {
                 stream.fail();
                 failed = libc::EIO;
             }
@@ -248,7 +257,7 @@ impl StreamSocket {
             }
         }
         // A peer that has not yet said that it is ready might lose grants.
-        if state.phase == Phase::Connected {
+        if state.phase == Phase::Connected && !ended {
             grant(link, stream);
         }
         if failed != 0 {

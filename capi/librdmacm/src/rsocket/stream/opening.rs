@@ -162,7 +162,7 @@ impl StreamSocket {
 
     fn is_up(&self, state: &mut State) {
         state.phase = Phase::Connected;
-        self.look_for_completions(state);
+        self.look_for_completions(state, false);
         state.waiters.wake();
     }
 
