@@ -238,11 +238,8 @@ impl StreamSocket {
                     }
                 }
             }
-            if used > 0
-                && stream.is_up()
-                && !ended
-                && link.words.post(&link.queue, words.into_iter().take(used)).is_err()
-            {
+            let goes_on = stream.is_up() && !ended;
+            if used > 0 && goes_on && link.words.post(&link.queue, words.into_iter().take(used)).is_err() {
                 stream.fail();
                 failed = libc::EIO;
             }
