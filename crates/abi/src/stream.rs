@@ -45,7 +45,6 @@ constants! {
         NOT_TAKEN = 1,
     }
 
-
     /// Bits of `StreamOut::flags`.
     pub mod stream_flags: u32 {
         /// This side has opened the connection.

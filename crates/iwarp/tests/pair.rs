@@ -386,7 +386,7 @@ fn iw_read_refused_lets_earlier_responses_go_first_and_takes_nothing_behind_it()
     assert_eq!((two.ram.posted.len(), two.closed()), (1, Some(Close::Terminated)));
 }
 
-/// The program's other receive requests are flushed when it is told of the Terminate message.
+/// The other receive requests are flushed when the program gets the event of the Terminate message.
 #[test]
 fn a_message_that_has_begun_fails_before_the_end_is_told() {
     let (_, mut two) = pair();

@@ -210,7 +210,8 @@ pub(crate) struct Egress {
     pub(crate) captures: bool,
 }
 
-/// What cuts a cable. Each cause begins and ends by itself; the cable passes if there is none.
+/// Why a cable is cut. There may be several causes at once. The cable carries packets again when
+/// the last one has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CutBy {
     /// The operator.

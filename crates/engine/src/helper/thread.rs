@@ -70,7 +70,7 @@ impl Engine {
             }
             self.do_pending_work();
             if waker.watching.load(Ordering::Relaxed) {
-                self.end_restlessness(&mut idle);
+                self.end_fencing(&mut idle);
                 let watched = waker.watch();
                 told = watched.told;
                 idle.watched(tsc::now());
@@ -86,7 +86,7 @@ impl Engine {
                 rounds = rounds.wrapping_add(1);
                 told = rounds.is_multiple_of(ROUNDS_PER_LOOK);
                 if idle.worked() {
-                    self.end_restlessness(&mut idle);
+                    self.end_fencing(&mut idle);
                 }
                 continue;
             }
@@ -185,7 +185,7 @@ impl Engine {
     }
 
     /// The thread no longer sleeps often, so posters need no fences any more.
-    fn end_restlessness(&self, idle: &mut IdlePolicy) {
+    fn end_fencing(&self, idle: &mut IdlePolicy) {
         if idle.fenced && !self.waker.progress_mode.is_on() {
             idle.fenced = false;
             self.waker.wake_word.set_fenced(false);
