@@ -57,7 +57,9 @@ fn talk(room: &Room, (server, client): (&str, &str), words: &[&str]) {
 /// More adapters than fit into one byte of a number.
 #[test]
 fn programs_run_on_every_adapter_of_a_large_topology() {
-    let room = room(User::Nobody, &pair_of_switches(150));
+    let room = Room::in_memory(User::Nobody).expect("a room");
+    let room = room.with_topology(&pair_of_switches(150), &[]).expect("an agent");
+    room.wait_until_active().expect("they are");
     let listed = room.finish(room.on("H300", &["ibv_devinfo"])).expect("it ends").expect_success().everything();
     assert!(listed.contains("H300") && !listed.contains("H44"), "{listed}");
     for pair in [("H300", "H1"), ("H44", "H257")] {

@@ -68,15 +68,29 @@ impl Room {
         Self::for_user(user, Dist::locate()?)
     }
 
+    /// A room for the given user whose run directory is in memory, if that has room for the
+    /// hundreds of thousands of files of a large topology.
+    pub fn in_memory(user: User) -> Result<Self, String> {
+        const MEMORY: &str = "/dev/shm";
+        const ENOUGH: u64 = 4 << 30;
+        let has_room = rustix::fs::statvfs(MEMORY).is_ok_and(|it| it.f_bavail.saturating_mul(it.f_frsize) >= ENOUGH);
+        let place = if has_room { MEMORY.into() } else { std::env::temp_dir() };
+        Self::inside(&place, user, Dist::locate()?)
+    }
+
     /// A room that uses the softhca at a known place.
     pub fn with(dist: Dist) -> Result<Self, String> {
         Self::for_user(User::Me, dist)
     }
 
     /// A room for the given user that uses the softhca at a known place.
-    pub fn for_user(user: User, mut dist: Dist) -> Result<Self, String> {
+    pub fn for_user(user: User, dist: Dist) -> Result<Self, String> {
+        Self::inside(&std::env::temp_dir(), user, dist)
+    }
+
+    fn inside(place: &Path, user: User, mut dist: Dist) -> Result<Self, String> {
         let told = |error: std::io::Error| format!("a room cannot be made: {error}");
-        let folder = tempfile::Builder::new().prefix("softhca-suite-").tempdir().map_err(told)?;
+        let folder = tempfile::Builder::new().prefix("softhca-suite-").tempdir_in(place).map_err(told)?;
         fs::create_dir(folder.path().join("run")).map_err(told)?;
         fs::set_permissions(folder.path().join("run"), fs::Permissions::from_mode(0o700)).map_err(told)?;
         let user = if rustix::process::geteuid().is_root() { user } else { User::Me };
