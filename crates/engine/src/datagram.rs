@@ -10,7 +10,8 @@ use std::sync::Arc;
 use abi::reason::{Cause, DropRecord};
 use protocol::{Status, Time};
 use wire::Qpn;
-use wire::grh::Network;
+use wire::grh::{self, Grh, Network};
+use wire::icrc;
 
 use crate::access::{HeldRegion, Refusal};
 use crate::board::DevicePort;
@@ -23,9 +24,6 @@ use crate::net::flow::{NoFlow, Vector};
 use crate::paths::{Class, Passage, Way};
 use crate::put::{Far, Sent};
 use crate::qp::{Flow, Inner, Lane, Qp, Route};
-
-/// Bytes of a datagram's packet besides its payload: UDP, BTH, DETH, immediate data and ICRC.
-const DATAGRAM_HEADERS: u32 = 8 + 12 + 8 + 4;
 
 /// What has become of a datagram.
 #[derive(PartialEq, Eq)]
@@ -384,12 +382,18 @@ impl Qp {
         let from = DevicePort { device, port };
         let grh = (entry.dlid == 0).then(|| {
             let sgid = board.gid(device, port, u32::from(entry.sgid_index)).unwrap_or_default();
-            let len = run.len + DATAGRAM_HEADERS;
-            let network =
-                Network::between(sgid, entry.dgid, entry.traffic_class, entry.flow_label, entry.hop_limit, len as u16);
-            let mut grh = [0; 40];
-            network.emit(&mut grh);
-            grh
+            let grh = Grh {
+                traffic_class: entry.traffic_class,
+                flow_label: entry.flow_label,
+                payload_len: (run.opcode.headers_len() + run.len.next_multiple_of(4) as usize + icrc::LEN) as u16,
+                hop_limit: entry.hop_limit,
+                sgid,
+                dgid: entry.dgid,
+                ..Grh::default()
+            };
+            let mut bytes = [0; grh::LEN];
+            Network::before_datagram(grh, board.is_infiniband(from)).emit(&mut bytes);
+            bytes
         });
         // A datagram from another subnet comes from the last router.
         let (slid, sl) = match self.known_passage(inner, entry).map(|passage| passage.router) {

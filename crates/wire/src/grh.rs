@@ -184,6 +184,18 @@ impl Network {
         }
     }
 
+    /// The network header before a datagram. On InfiniBand it is the packet's GRH, whatever the GIDs
+    /// are; on Ethernet, the IP header around its UDP datagram. `grh` is as it is on InfiniBand.
+    #[must_use]
+    pub fn before_datagram(grh: Grh, is_infiniband: bool) -> Network {
+        const UDP: u16 = 8;
+        if is_infiniband {
+            return Network::V6(Grh { next_header: NEXT_HEADER_IBA, ..grh });
+        }
+        let Grh { traffic_class, flow_label, payload_len, hop_limit, sgid, dgid, .. } = grh;
+        Network::between(sgid, dgid, traffic_class, flow_label, hop_limit, payload_len.saturating_add(UDP))
+    }
+
     /// Parses the 40 bytes.
     ///
     /// # Errors
@@ -284,6 +296,15 @@ mod tests {
         assert_eq!(Network::parse(&out), Ok(network));
         assert_eq!(network.gids(), (gid("::ffff:10.77.0.12"), gid("::ffff:10.77.0.11")));
         assert_eq!(network.to_string(), "10.77.0.12 -> 10.77.0.11");
+    }
+
+    #[test]
+    fn infiniband_has_a_grh_between_ipv4_addresses_too() {
+        let (sgid, dgid) = (gid("::ffff:10.77.0.12"), gid("::ffff:10.77.0.11"));
+        let grh = Grh { payload_len: 88, hop_limit: 64, sgid, dgid, ..Grh::default() };
+        let of_link = Network::before_datagram(grh, true);
+        assert_eq!(of_link, Network::V6(Grh { next_header: NEXT_HEADER_IBA, ..grh }));
+        assert_eq!(Network::before_datagram(grh, false), Network::between(sgid, dgid, 0, 0, 64, 96));
     }
 
     #[test]

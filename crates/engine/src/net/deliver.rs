@@ -9,7 +9,7 @@ use std::sync::Arc;
 use abi::reason::Cause;
 use shm::Source;
 use wire::cnp::{self, Cnp};
-use wire::grh::Network;
+use wire::grh::{Grh, Network};
 use wire::icrc::Envelope;
 use wire::probe::{self, Probe};
 use wire::{Headers, Opcode, Qpn, lids};
@@ -25,8 +25,6 @@ use crate::network::address;
 use crate::qp::{Inner, Qp};
 use crate::receive::{Arrival as Outcome, Ingress};
 
-/// The length of a UDP header.
-const UDP: usize = 8;
 /// The board's value for a number that no engine owns.
 const NOBODY: u32 = 0;
 /// Stands for the agent; no engine has this number.
@@ -137,18 +135,20 @@ impl<'a> Packets<'a> {
             Some((said, _)) => said.is_global,
             None => is_datagram && (by_link || lid.is_none() || hop_limit != NO_GRH),
         };
-        let grh = is_global.then(|| {
-            let behind = (UDP + headers.len() + (inside.len() - head) + ICRC) as u16;
-            let mut grh = [0; wire::grh::LEN];
-            Network::between(from, to, traffic_class, 0, hop_limit, behind).emit(&mut grh);
-            grh
-        });
         let path = match true_lids {
             Some((lids::Header { slid, dlid, sl, .. }, at)) => {
                 Path { device: device as u16, port: at.port as u8, slid, dlid, sl, ..Path::default() }
             }
             None => Path { device: device as u16, port: 1, slid: lid.unwrap_or(slid), ..Path::default() },
         };
+        let grh = is_global.then(|| {
+            // Ports have LIDs on InfiniBand only.
+            let payload_len = (headers.len() + (inside.len() - head) + ICRC) as u16;
+            let grh = Grh { traffic_class, payload_len, hop_limit, sgid: from, dgid: to, ..Grh::default() };
+            let mut bytes = [0; wire::grh::LEN];
+            Network::before_datagram(grh, path.slid != 0).emit(&mut bytes);
+            bytes
+        });
         let packet =
             Packet { path, src_qp: headers.deth.src_qp, headers, grh, len: len as u16, payload: Payload::Inline(head) };
         Ok(Found::Packet(packet, &inside[head..head + len]))
