@@ -16,6 +16,7 @@ use abi::device::port_state;
 use mad::topology::Topology;
 use serde::{Deserialize, Deserializer};
 use wire::pkey;
+use wire::smp::Capability;
 
 use crate::dscp::DscpTable;
 use crate::gids::GID_TABLE_LEN;
@@ -162,6 +163,9 @@ pub struct PortConfig {
     pub rate: Option<Rate>,
     /// The upper half of GID index 0, as `fe80:0000:0000:0000`. Absent: the link-local prefix.
     pub subnet_prefix: Option<Guid>,
+    /// PortInfo:CapabilityMask of an InfiniBand port, without the bit of a subnet manager. Absent:
+    /// the capabilities that softhca has.
+    pub capability_mask: Option<u32>,
     /// What a subnet manager sets at an InfiniBand port.
     pub subnet: SubnetSettings,
     /// The DSCP of each service level of an Ethernet port.
@@ -318,6 +322,7 @@ impl Default for PortConfig {
             pkeys: vec![pkey::DEFAULT],
             rate: None,
             subnet_prefix: None,
+            capability_mask: None,
             subnet: SubnetSettings::default(),
             dscp: DscpTable::default(),
             priority: PriorityTable::default(),
@@ -461,6 +466,17 @@ impl DeviceConfig {
             if port.link_layer == LinkLayer::Infiniband && port.priority != PriorityTable::default() {
                 return refuse(format!("port {}: `priority` is for `ethernet` ports", index + 1));
             }
+            if port.link_layer != LinkLayer::Infiniband && port.capability_mask.is_some() {
+                return refuse(format!("port {}: `capability_mask` is for `infiniband` ports", index + 1));
+            }
+            if port.capability_mask.is_some_and(|mask| mask & Capability::SM != 0) {
+                return refuse(format!(
+                    "port {}: `capability_mask` contains {:#x}, which says that a subnet manager runs \
+                     here; leave it out, it is set while one does",
+                    index + 1,
+                    Capability::SM
+                ));
+            }
             if let Err(error) = port.subnet.check(port.link_layer == LinkLayer::Infiniband) {
                 return refuse(format!("port {}: `subnet`: {error}", index + 1));
             }
@@ -565,6 +581,8 @@ mod tests {
             ("[[devices]]\n[[devices.ports]]\npkeys = [0x8000]", "0x8000"),
             ("[[devices]]\n[[devices.ports]]\npkeys = [0x1ffff]", "pkeys"),
             ("[[devices]]\n[[devices.ports]]\nrate = '5X'", "4X EDR"),
+            ("[[devices]]\n[[devices.ports]]\ncapability_mask = 0x10000", "infiniband"),
+            ("[[devices]]\n[[devices.ports]]\nlink_layer = 'infiniband'\ncapability_mask = 0x10002", "leave it out"),
             ("[[devices]]\niwarp = { crc = false }", "transport"),
             ("[[devices]]\ntransport = 'iwarp'\niwarp = { revision = 3 }", "revision"),
             ("[[devices]]\nnode_guid = '12'", "GUID"),

@@ -10,8 +10,7 @@ use abi::Errno;
 use abi::device::{QueryDeviceAnswer, QueryPortAnswer, VENDOR_ID, atomic_cap, cap, link_layer, mtu};
 use abi::lid::Subnet;
 use abi::private::{GidEntryAnswer, gid_type};
-
-use subnet::managed::ADAPTER_CAPABILITIES;
+use wire::smp::Capability;
 
 use crate::bounds::Bounds;
 use crate::config::{DeviceConfig, Guid, LinkLayer, MemoryWindows, PortConfig, PortState, Transport, mtu_code};
@@ -293,26 +292,16 @@ impl Device {
     /// The answer to QUERY_PORT, without the violations, which contexts count
     /// ([`crate::world::World::port_attributes`]).
     pub fn port_attributes(&self, number: u32) -> Outcome<QueryPortAnswer> {
-        /// Bits of PortInfo:CapabilityMask: a subnet manager is there; there is a system image
-        /// GUID; communication management is supported; the port raises CLIENT_REREGISTER; GIDs
-        /// come from IP addresses.
-        const SUBNET_MANAGER: u32 = 1 << 1;
-        const SYSTEM_GUID: u32 = 1 << 11;
-        const CM_SUPPORTED: u32 = 1 << 16;
-        const CLIENT_REREGISTER: u32 = 1 << 25;
-        const IP_BASED_GIDS: u32 = 1 << 26;
         const GRH_REQUIRED: u8 = 1;
         let port = self.port(number)?;
-        let (link_layer, more, flags) = match port.link_layer {
-            LinkLayer::Ethernet => (link_layer::ETHERNET, IP_BASED_GIDS, GRH_REQUIRED),
-            LinkLayer::Infiniband => (link_layer::INFINIBAND, SYSTEM_GUID | CLIENT_REREGISTER, 0),
+        let (link_layer, flags) = match port.link_layer {
+            LinkLayer::Ethernet => (link_layer::ETHERNET, GRH_REQUIRED),
+            LinkLayer::Infiniband => (link_layer::INFINIBAND, 0),
         };
         let subnet = &port.subnet;
-        // A port of a topology has the mask that subnet management shows.
-        let mask = if port.address.is_some() { ADAPTER_CAPABILITIES } else { CM_SUPPORTED | more };
-        let manager = if port.has_manager { SUBNET_MANAGER } else { 0 };
+        let manager = if port.has_manager { Capability::SM } else { 0 };
         let answer = QueryPortAnswer {
-            port_cap_flags: mask | manager,
+            port_cap_flags: port.bounds.capability_mask | manager,
             max_msg_sz: MAX_MESSAGE,
             gid_tbl_len: GID_TABLE_LEN as u32,
             pkey_tbl_len: port.pkeys.length() as u16,
@@ -402,7 +391,7 @@ impl Port {
         Self {
             guid,
             active_mtu: mtu,
-            bounds: Bounds::new(mtu, config.fabric),
+            bounds: Bounds::new(mtu, config),
             subnet: if config.link_layer == LinkLayer::Infiniband { config.subnet } else { SubnetSettings::default() },
             stays_down: config.state != PortState::Active,
             state: config.state.codes().0,

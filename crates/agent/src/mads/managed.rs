@@ -247,7 +247,10 @@ pub(super) fn is_up(world: &World, device: usize, port: u8) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use wire::smp::Capability;
+
     use super::*;
+    use crate::config::{DeviceConfig, LinkLayer, PortConfig};
 
     #[test]
     fn what_a_manager_sets_besides_the_lids_reaches_the_port() {
@@ -259,5 +262,24 @@ mod tests {
         let change = change_of(port, &[NodeEvent::Settings]);
         assert_eq!((change.mtu, change.subnet.timeout, change.subnet.init_type_reply), (Some(256), Some(12), Some(3)));
         assert_eq!((change.state, change.subnet.lid), (None, None));
+    }
+
+    #[test]
+    fn programs_and_managers_see_the_configured_capability_mask() {
+        let mask = Capability::CM | Capability::DEVICE_MANAGEMENT;
+        let port = |capability_mask| PortConfig {
+            capability_mask,
+            link_layer: LinkLayer::Infiniband,
+            ..PortConfig::default()
+        };
+        let config = DeviceConfig { ports: vec![port(None), port(Some(mask))], ..DeviceConfig::default() };
+        let device = Device::new(0, &config, "here");
+        let shown = ManagedDevice::new(&device);
+        let masks = [1, 2].map(|number| {
+            let facts = device.port_attributes(number).expect("a port");
+            (facts.port_cap_flags, shown.node.port(number as u8).expect("a port").info.capability_mask)
+        });
+        let usual = Capability::CM | Capability::SYSTEM_GUID | Capability::CLIENT_REREGISTER;
+        assert_eq!(masks, [(usual, usual), (mask, mask)]);
     }
 }
