@@ -123,6 +123,16 @@ fn nobody_listening_is_a_rejection() {
     assert!(!outcome.succeeded() && outcome.everything().contains("REJECTED"), "{}", outcome.told());
 }
 
+#[test]
+fn a_connection_that_the_client_cannot_take_ends_at_the_server() {
+    for user in [User::Me, User::Nobody] {
+        let room = Room::of(user).expect("a room").with_agent(AGENT).expect("an agent");
+        let path = cprogram::build_with(&room, "untaken", &["-lrdmacm"]).expect("it compiles").display().to_string();
+        let outcome = room.finish_run(&[&path, "127.0.0.1"]).expect("it ends").expect_success();
+        assert!(outcome.output.contains("the server was told"), "{}", outcome.told());
+    }
+}
+
 /// The events and statuses are those of Linux's rdma_cm for iWARP.
 #[test]
 fn the_error_of_tcp_is_the_status_of_the_event() {
