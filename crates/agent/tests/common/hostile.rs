@@ -62,18 +62,25 @@ pub(crate) fn open_xrcd() -> Vec<u8> {
     legacy(number::OPEN_XRCD, &body, &[], size_of::<OpenXrcdAnswer>() + size_of::<XrcdOut>())
 }
 
+/// Does something with an agent that may hang.
+#[track_caller]
+pub(crate) fn in_time<T: Send + 'static>(what: impl FnOnce() -> T + Send + 'static, hangs: &str) -> T {
+    let (done, result) = channel();
+    std::thread::spawn(move || done.send(what()));
+    result.recv_timeout(HANG).unwrap_or_else(|error| panic!("{hangs}: {error}"))
+}
+
 /// Checks that the agent serves a new client, and the admin node.
 #[track_caller]
 pub(crate) fn serves(agent: &TestAgent, after: &str) {
-    let (done, answered) = channel();
     let dir = agent.dir.clone();
-    std::thread::spawn(move || {
+    let uses = move || {
         let mut client = Client::connect(&dir.join("uverbs0"));
         client.open();
         client.alloc_pd();
-        let _ = done.send(agent::admin::ask(&dir, &serde_json::json!({"request": "status"})).expect("an answer"));
-    });
-    assert!(answered.recv_timeout(HANG).is_ok(), "the agent serves nobody after {after}");
+        agent::admin::ask(&dir, &serde_json::json!({"request": "status"})).expect("an answer");
+    };
+    in_time(uses, &format!("the agent serves nobody after {after}"));
 }
 
 /// How many descriptors this process has, and so the agent in it.
@@ -107,18 +114,16 @@ pub(crate) fn for_everybody() -> Option<TestAgent> {
 /// Another user opens a device and passes descriptors, and the agent examines them.
 #[track_caller]
 pub(crate) fn serves_another(agent: &TestAgent, after: &str) {
-    let (done, served) = channel();
     let dir = agent.dir.clone();
-    std::thread::spawn(move || {
+    let uses = move || {
         as_user(OTHER, || {
             let mut client = Client::connect(&dir.join("uverbs0"));
             client.open();
             client.hello();
             client.qp();
-            let _ = done.send(());
         });
-    });
-    assert!(served.recv_timeout(HANG).is_ok(), "the agent does not serve another user after {after}");
+    };
+    in_time(uses, &format!("the agent does not serve another user after {after}"));
 }
 
 /// Whether this process may act as other users; prints a note if it may not.

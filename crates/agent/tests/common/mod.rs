@@ -3,6 +3,7 @@
 #![allow(dead_code, reason = "each test file uses its part")]
 
 pub(crate) mod flood;
+pub(crate) mod fuse;
 pub(crate) mod hostile;
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
