@@ -1,12 +1,14 @@
-//! One thread per user, which receives, examines and closes the descriptors of that user's
+//! One thread per user, which receives, examines, uses and closes the descriptors of that user's
 //! programs.
 //!
 //! A program can pass a descriptor whose close(2) or fstat(2) blocks for as long as the program
 //! likes. Examples are a TCP socket with SO_LINGER and unsent data, and a file of a FUSE server
-//! that does not answer. The kernel closes such descriptors in the thread that closes a socket with
+//! that does not answer. Every call on a TCP or UDP socket that a program has, too, can block as
+//! long: the kernel holds the lock of the socket while it copies what the program sends, and the
+//! program's memory may be such a file. The kernel closes such descriptors in the thread that closes a socket with
 //! unread messages. It also closes them in the thread that receives a message, if the process has
 //! no room for its descriptors. So the agent's thread neither receives nor closes descriptors of
-//! programs:
+//! programs, and it does not use sockets that programs have:
 //!
 //! * A message with descriptors stays in its socket until the thread of the program's user receives
 //!   it.
@@ -19,6 +21,7 @@
 //! * A received descriptor stays in the table until the thread closes it. It cannot be sent away,
 //!   because a FUSE server is asked at each close(2) of its file, and not only at the last one.
 //!   While the thread is blocked, no more descriptors are received.
+//! * A socket that a program has, too, is used by the thread ([`Foreign::act`]).
 //!
 //! So a user whose thread is blocked keeps its slots, plus two for each lot. An agent without
 //! CAP_SYS_RESOURCE may have as many descriptors in messages as it may have open. Sockets beyond
@@ -50,8 +53,8 @@ const STACK: usize = 128 << 10;
 
 /// Tells the agent that messages of a user can be read again.
 type Room = Arc<dyn Fn(u32) + Send + Sync>;
-/// What happens with a received message.
-type Then = Box<dyn FnOnce(ReceivedMessage) + Send>;
+/// What the thread of a user does.
+type Act = Box<dyn FnOnce() + Send>;
 
 /// The threads of all users.
 #[derive(Default)]
@@ -107,7 +110,7 @@ struct JobQueue {
 
 enum CloserJob {
     Close(OwnedFd),
-    Receive(Weak<Foreign<Socket>>, Then),
+    Act(Act),
 }
 
 /// Sockets that wait to be closed. Each of them is in a message from one of the agent's own sockets
@@ -194,13 +197,24 @@ impl Closer {
         }
     }
 
+    /// Does something that a program of the user can make last, on the user's thread. It comes after
+    /// everything that the thread was given before.
+    pub(crate) fn act(&self, act: impl FnOnce() + Send + 'static) {
+        match &self.0 {
+            ClosePlace::User(user) => user.submit(CloserJob::Act(Box::new(act))),
+            _ => act(),
+        }
+    }
+
     /// Receives the next message of a connection and examines its descriptors, on the user's
     /// thread, and then calls `then` there. If the connection ends first, nothing happens.
     pub(crate) fn receive(&self, socket: &Arc<Foreign<Socket>>, then: impl FnOnce(ReceivedMessage) + Send + 'static) {
-        match &self.0 {
-            ClosePlace::User(user) => user.submit(CloserJob::Receive(Arc::downgrade(socket), Box::new(then))),
-            _ => then(ReceivedMessage::receive(socket, &mut vec![0; REQUEST_MAX + 1])),
-        }
+        let socket = Arc::downgrade(socket);
+        self.act(move || {
+            if let Some(socket) = socket.upgrade() {
+                then(ReceivedMessage::receive(&socket, &mut vec![0; REQUEST_MAX + 1]));
+            }
+        });
     }
 
     /// Whether so much of this user waits that nothing more is read from its programs. If so, the
@@ -269,7 +283,6 @@ impl UserThread {
 
     /// The thread's loop.
     fn run(self: Arc<Self>) {
-        let mut buffer = Vec::new();
         loop {
             let mut work = self.work.lock();
             if work.waiting == 0 {
@@ -282,12 +295,7 @@ impl UserThread {
             drop(work);
             match next {
                 ThreadTask::Job(CloserJob::Close(fd)) => drop(fd),
-                ThreadTask::Job(CloserJob::Receive(socket, then)) => {
-                    if let Some(socket) = socket.upgrade() {
-                        buffer.resize(REQUEST_MAX + 1, 0);
-                        then(ReceivedMessage::receive(&socket, &mut buffer));
-                    }
-                }
+                ThreadTask::Job(CloserJob::Act(act)) => act(),
                 ThreadTask::Discard(lot) => {
                     if let Err(error) = lot.discard() {
                         tracing::warn!(uid = self.uid, %error, "a socket that was put away is lost");

@@ -68,6 +68,15 @@ impl<T: Close> Foreign<T> {
     }
 }
 
+impl<T: Close + Send + Sync + 'static> Foreign<T> {
+    /// Uses a socket that a program has, too, on the thread of the program's user. On the agent's
+    /// thread, the program could make any call on the socket last as long as it likes.
+    pub(crate) fn act(self: &Arc<Self>, act: impl FnOnce(&T) + Send + 'static) {
+        let this = Arc::clone(self);
+        self.closer.act(move || act(&this));
+    }
+}
+
 impl<T: Close> Deref for Foreign<T> {
     type Target = T;
 

@@ -120,7 +120,7 @@ enum End {
 /// The state of all connections of iWARP.
 #[derive(Debug)]
 pub(crate) struct Tcp {
-    epoll: OwnedFd,
+    epoll: Arc<OwnedFd>,
     streams: Arc<Streams>,
     /// By id.
     ends: BTreeMap<u32, End>,
@@ -137,7 +137,7 @@ pub(crate) struct Tcp {
 impl Tcp {
     pub(super) fn new(streams: &Arc<Streams>) -> io::Result<Self> {
         Ok(Self {
-            epoll: new_epoll()?,
+            epoll: Arc::new(new_epoll()?),
             streams: Arc::clone(streams),
             ends: BTreeMap::new(),
             halves: Halves::default(),

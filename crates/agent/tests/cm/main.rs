@@ -9,4 +9,5 @@ mod harness;
 mod hosts;
 mod ids;
 mod next;
+mod socket_lock;
 mod told;

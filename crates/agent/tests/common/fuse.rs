@@ -5,10 +5,13 @@ use std::io::Error;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::ptr::null_mut;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{Mode, OFlags};
+use rustix::mm::{MapFlags, ProtFlags, mmap};
+use rustix::net::SendFlags;
 use rustix::thread::UnshareFlags;
 
 use super::hostile::HANG;
@@ -19,6 +22,7 @@ pub(crate) mod request {
     pub(crate) const FORGET: u32 = 2;
     pub(crate) const GETATTR: u32 = 3;
     pub(crate) const OPEN: u32 = 14;
+    pub(crate) const READ: u32 = 15;
     pub(crate) const STATFS: u32 = 17;
     pub(crate) const RELEASE: u32 = 18;
     pub(crate) const FLUSH: u32 = 25;
@@ -29,6 +33,8 @@ pub(crate) mod request {
 
 const ROOT: u64 = 1;
 const FILE: u64 = 2;
+/// The length of the file.
+const PAGE: usize = 4096;
 /// More bytes than the longest request of this test, with its header.
 const REQUEST: usize = 1 << 17;
 
@@ -39,7 +45,7 @@ fn words(words: &[u32]) -> Vec<u8> {
 /// `struct fuse_attr` of the root or of the file.
 fn attributes(node: u64) -> Vec<u8> {
     let mode = if node == ROOT { 0o040_755 } else { 0o100_666 };
-    let mut bytes = [node, 0, 0, 0, 0, 0].map(u64::to_le_bytes).concat();
+    let mut bytes = [node, PAGE as u64, 0, 0, 0, 0].map(u64::to_le_bytes).concat();
     bytes.extend(words(&[0, 0, 0, mode, 1, 0, 0, 0, 4096, 0]));
     bytes
 }
@@ -104,6 +110,18 @@ impl Server {
         }
         panic!("nobody has asked for {opcode} after {way}");
     }
+}
+
+/// Sends a page of the server's file over a socket, which takes until the server ends. Meanwhile the
+/// thread holds the lock of the socket, if the protocol copies what is sent under it.
+pub(crate) fn send_page_of(server: &Server, socket: OwnedFd) {
+    // SAFETY: a new mapping at an address of the kernel's choice.
+    let page = unsafe { mmap(null_mut(), PAGE, ProtFlags::READ, MapFlags::PRIVATE, &server.file, 0) };
+    // SAFETY: the mapping lives as long as the process. Only the kernel reads it, and survives the
+    // fault.
+    let page = unsafe { std::slice::from_raw_parts(page.expect("a mapping").cast::<u8>(), PAGE) };
+    std::thread::spawn(move || rustix::net::send(socket, page, SendFlags::NOSIGNAL));
+    server.expect(request::READ, "a copy of its file");
 }
 
 fn open_in(place: &Path, device: OwnedFd) -> Result<OwnedFd, Error> {

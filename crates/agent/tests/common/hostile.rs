@@ -102,10 +102,15 @@ pub(crate) fn as_user<T>(uid: u32, what: impl FnOnce() -> T) -> T {
 
 /// An agent that serves all users, or `None` if this process cannot act as other users.
 pub(crate) fn for_everybody() -> Option<TestAgent> {
+    for_everybody_with("")
+}
+
+/// An agent with a configuration that serves all users, or `None` as above.
+pub(crate) fn for_everybody_with(config: &str) -> Option<TestAgent> {
     if !is_root() {
         return None;
     }
-    let config = Config { system: true, ..Config::parse("").expect("a configuration") };
+    let config = Config { system: true, ..Config::parse(config).expect("a configuration") };
     let agent = TestAgent::start_as(&config);
     std::fs::set_permissions(agent.scratch.path(), PermissionsExt::from_mode(0o755)).expect("set");
     Some(agent)

@@ -1,9 +1,17 @@
 //! Connections that their queue pairs have left. What has been sent reaches the peer only if nobody
 //! closes the socket while the peer still sends: Linux answers such data with a reset and drops
 //! what the socket has not sent yet. So the agent reads and drops what arrives until the peer closes
-//! its direction, too. Adds to [`Tcp`]. Principal type: [`Closings`].
+//! its direction, too.
+//!
+//! The program may still have the socket, and may hold its lock. So the thread of the program's user
+//! makes all calls on the socket ([`Foreign::act`]), except those of epoll, which need no lock. After
+//! an event, the thread drops what has arrived, and then watches the socket again. Adds to [`Tcp`].
+//! Principal type: [`Closings`].
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering::Relaxed;
 
 use engine::drop_arrived;
 use protocol::Time;
@@ -25,6 +33,8 @@ const DROPPED_AT_ONCE: usize = 256 * 1024;
 /// Bytes that are dropped of one connection. A socket buffers at most 6 MiB by default (tcp(7)). A
 /// peer that sends more than this after the end is not waiting for data.
 const DROPPED_MAX: usize = 64 << 20;
+/// One event, until the user's thread watches the socket again.
+const INTEREST: EventFlags = EventFlags::IN.union(EventFlags::RDHUP).union(EventFlags::ONESHOT);
 
 /// All connections that their queue pairs have left, by number.
 #[derive(Debug, Default)]
@@ -35,9 +45,10 @@ pub(super) struct Closings {
 
 #[derive(Debug)]
 struct Closing {
-    socket: Foreign,
+    socket: Arc<Foreign>,
     uid: u32,
-    dropped: usize,
+    /// How many bytes were dropped; at least [`DROPPED_MAX`] if the connection is over.
+    dropped: Arc<AtomicUsize>,
 }
 
 impl Closings {
@@ -53,31 +64,24 @@ impl Closings {
     }
 }
 
-impl Closing {
-    /// Drops what has arrived. Returns whether the connection is over.
-    fn drop_arrived(&mut self) -> bool {
-        match drop_arrived(&*self.socket, DROPPED_AT_ONCE) {
-            Some(len) => self.dropped += len,
-            None => return true,
-        }
-        self.dropped > DROPPED_MAX
-    }
-}
-
 impl Tcp {
     /// Closes a connection when its peer has closed it, too. One that was not taken is reset.
     pub(super) fn close_left(&mut self, left: LeftStream, now: Time) {
         let LeftStream { socket, uid, how } = left;
+        let socket = Arc::new(socket);
         match how {
             Leaving::ByEngine => {}
             Leaving::ByProcess => {
                 // Nothing comes behind what the process has sent.
-                let _ = shutdown(&*socket, Shutdown::Write);
+                socket.act(|socket| {
+                    let _ = shutdown(socket, Shutdown::Write);
+                });
             }
             Leaving::NotTaken => {
                 // The engine may have the socket, too, so closing it would not be enough.
-                let _ = connect_unspec(&*socket);
-                return;
+                return socket.act(|socket| {
+                    let _ = connect_unspec(socket);
+                });
             }
         }
         if let Some(oldest) = self.closings.to_evict(uid) {
@@ -85,18 +89,24 @@ impl Tcp {
         }
         self.closings.last = self.closings.last.wrapping_add(1);
         let key = Key::Closing(self.closings.last);
-        let interest = EventFlags::IN | EventFlags::RDHUP;
-        if epoll::add(&self.epoll, &*socket, key.data(), interest).is_ok() {
-            self.closings.by_number.insert(self.closings.last, Closing { socket, uid, dropped: 0 });
+        if epoll::add(&self.epoll, &*socket, key.data(), INTEREST).is_ok() {
+            self.closings.by_number.insert(self.closings.last, Closing { socket, uid, dropped: Arc::default() });
             self.deadlines.set(key, now.after(PATIENCE));
         }
     }
 
     /// Such a connection has bytes, or has ended.
     pub(super) fn on_closing_socket(&mut self, number: u32) {
-        if self.closings.by_number.get_mut(&number).is_some_and(Closing::drop_arrived) {
-            self.close_now(number);
+        let Some(Closing { socket, dropped, .. }) = self.closings.by_number.get(&number) else { return };
+        if dropped.load(Relaxed) >= DROPPED_MAX {
+            return self.close_now(number);
         }
+        let (dropped, epoll) = (Arc::clone(dropped), Arc::clone(&self.epoll));
+        socket.act(move |socket| {
+            dropped.fetch_add(drop_arrived(socket, DROPPED_AT_ONCE).unwrap_or(DROPPED_MAX), Relaxed);
+            // This fails if the connection was closed meanwhile.
+            let _ = epoll::modify(&epoll, socket, Key::Closing(number).data(), INTEREST);
+        });
     }
 
     /// Closes such a connection at once.

@@ -169,8 +169,9 @@ fn a_peer_that_still_sends_gets_everything_that_was_sent_to_it() {
         let mut got = Vec::new();
         assert_eq!(peer.read_to_end(&mut got).expect("no reset"), sent);
         drop(peer);
-        host.serve_sockets();
-        assert_eq!(host.manager.mail.tcp.closings(), 0);
+        while host.manager.mail.tcp.closings() > 0 {
+            host.serve_sockets();
+        }
     }
 }
 
