@@ -3,12 +3,18 @@
 //!
 //! A program can pass a descriptor whose close(2) or fstat(2) blocks for as long as the program
 //! likes. Examples are a TCP socket with SO_LINGER and unsent data, and a file of a FUSE server
-//! that does not answer. Every call on a TCP or UDP socket that a program has, too, can block as
-//! long: the kernel holds the lock of the socket while it copies what the program sends, and the
-//! program's memory may be such a file. The kernel closes such descriptors in the thread that closes a socket with
+//! that does not answer. The kernel closes such descriptors in the thread that closes a socket with
 //! unread messages. It also closes them in the thread that receives a message, if the process has
-//! no room for its descriptors. So the agent's thread neither receives nor closes descriptors of
-//! programs, and it does not use sockets that programs have:
+//! no room for its descriptors.
+//!
+//! A program can also hold a lock that a call of the agent needs. The kernel holds the lock of a
+//! TCP socket while it copies what a program sends, and the lock of a file in memory while it copies
+//! what a program writes. The copy lasts as long as the program likes if it is from a file of such a
+//! FUSE server.
+//!
+//! So the agent's thread neither receives nor closes descriptors of programs, and it makes no call
+//! that needs such a lock:
+//!
 //!
 //! * A message with descriptors stays in its socket until the thread of the program's user receives
 //!   it.
@@ -21,7 +27,8 @@
 //! * A received descriptor stays in the table until the thread closes it. It cannot be sent away,
 //!   because a FUSE server is asked at each close(2) of its file, and not only at the last one.
 //!   While the thread is blocked, no more descriptors are received.
-//! * A socket that a program has, too, is used by the thread ([`Foreign::act`]).
+//! * The thread makes all calls on a socket that a program has, too, and on memory of programs
+//!   ([`Closer::act`]).
 //!
 //! So a user whose thread is blocked keeps its slots, plus two for each lot. An agent without
 //! CAP_SYS_RESOURCE may have as many descriptors in messages as it may have open. Sockets beyond

@@ -233,7 +233,7 @@ mod tests {
     #[test]
     fn records_wait_for_room_and_keep_their_order() {
         let page =
-            QueueMemory::new(Arc::new(System::default())).allocate_apart(CONTEXT_PAGE_LEN).expect("a page").block;
+            QueueMemory::new(Arc::new(System::default()), Closer::default()).allocate_apart(CONTEXT_PAGE_LEN).expect("a page").block;
         let mut file = AsyncFile::new(&System::default(), page.clone(), false, Closer::default()).expect("a file");
         for element in 0..200 {
             file.push(record(element));
@@ -249,7 +249,7 @@ mod tests {
     #[test]
     fn a_client_that_fills_its_eventfd_does_not_stop_the_agent() {
         let page =
-            QueueMemory::new(Arc::new(System::default())).allocate_apart(CONTEXT_PAGE_LEN).expect("a page").block;
+            QueueMemory::new(Arc::new(System::default()), Closer::default()).allocate_apart(CONTEXT_PAGE_LEN).expect("a page").block;
         let mut file = AsyncFile::new(&System::default(), page.clone(), false, Closer::default()).expect("a file");
         rustix::io::write(file.descriptor(), &(u64::MAX - 1).to_ne_bytes()).expect("filled");
         page.word(context_page::CONSUMER).store(0x8000_0000, Ordering::Release);

@@ -29,7 +29,7 @@ impl World {
         self.last_context = next;
         let id = ContextId(next);
         let closer = self.closers.of(peer.uid);
-        let memory = QueueMemory::new(Arc::clone(&self.system));
+        let memory = QueueMemory::new(Arc::clone(&self.system), closer.clone());
         self.users.all.entry(peer.uid).or_default().contexts.insert(id);
         self.contexts.insert(id, Context::new(id, device, profile, peer, closer, memory));
         Ok(id)

@@ -16,6 +16,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use abi::queue::Mapping;
 use parking_lot::Mutex;
 
+use crate::closer::Closer;
 use crate::freed_later::FreedLater;
 use crate::host::Host;
 
@@ -23,10 +24,9 @@ use crate::host::Host;
 const ALIGN: usize = 64;
 const FIRST_REGION: usize = 256 << 10;
 const LARGEST_SHARED_REGION: usize = 64 << 20;
-/// Freed ranges of at least this size are returned to the system at once.
+/// Freed ranges of at least this size are returned to the system. This takes time, and a program
+/// that writes to the memory's file can hold it up, so the user's thread does it.
 const PUNCH: usize = 1 << 20;
-/// Returning this much takes so long that another thread does it.
-const SLOW_PUNCH: usize = 4 << 20;
 const PAGE: usize = 4096;
 /// Maximum number of bytes of one context. The limit protects the agent's address space and
 /// mappings. Memory belongs to the client once the client touches it.
@@ -37,6 +37,7 @@ const ATTACHED: u32 = 1;
 /// All regions of one context.
 pub struct QueueMemory {
     host: Arc<dyn Host>,
+    closer: Closer,
     slabs: BTreeMap<u32, RegionSlab>,
     last_id: u32,
     /// Total size of the regions.
@@ -47,7 +48,7 @@ struct RegionSlab {
     region: Arc<FreedLater>,
     /// Free ranges, offset to length, never adjacent.
     free: BTreeMap<usize, usize>,
-    /// Free ranges whose memory another thread has returned to the system.
+    /// Free ranges whose memory the user's thread has returned to the system.
     punched: Arc<Mutex<Vec<(usize, usize)>>>,
     objects: usize,
     /// Places of former objects from which clients may still read.
@@ -74,9 +75,9 @@ pub struct Allocation {
 }
 
 impl QueueMemory {
-    /// No regions yet; they will be memory of `host`.
-    pub fn new(host: Arc<dyn Host>) -> Self {
-        Self { host, slabs: BTreeMap::new(), last_id: 0, bytes: 0 }
+    /// No regions yet; they will be memory of `host`. `closer` is of the user that gets them.
+    pub fn new(host: Arc<dyn Host>, closer: Closer) -> Self {
+        Self { host, closer, slabs: BTreeMap::new(), last_id: 0, bytes: 0 }
     }
 
     /// Allocates `len` bytes. The first cache line, the control block, is zero.
@@ -141,7 +142,7 @@ impl QueueMemory {
         if slab.objects + slab.left == 0 {
             self.end(block.id);
         } else {
-            slab.put(&self.host, block.offset, block.len);
+            slab.put(&self.host, &self.closer, block.offset, block.len);
         }
     }
 
@@ -215,23 +216,19 @@ impl RegionSlab {
         Some(offset)
     }
 
-    fn put(&mut self, host: &Arc<dyn Host>, offset: usize, len: usize) {
+    fn put(&mut self, host: &Arc<dyn Host>, closer: &Closer, offset: usize, len: usize) {
+        if len < PUNCH {
+            return self.join(offset, len);
+        }
         let start = offset.next_multiple_of(PAGE);
         let end = (offset + len) / PAGE * PAGE;
-        // If the memory cannot be returned, the agent keeps it.
-        if len >= SLOW_PUNCH {
-            let (region, punched) = (Arc::clone(&self.region), Arc::clone(&self.punched));
-            let on = Arc::clone(host);
-            return host.later(Box::new(move || {
-                let _ = on.punch(&region, start, end - start);
-                // The range is not reused before this push.
-                punched.lock().push((offset, len));
-            }));
-        }
-        if len >= PUNCH {
-            let _ = host.punch(&self.region, start, end - start);
-        }
-        self.join(offset, len);
+        let (host, region, punched) = (Arc::clone(host), Arc::clone(&self.region), Arc::clone(&self.punched));
+        closer.act(move || {
+            // If the memory cannot be returned, the agent keeps it.
+            let _ = host.punch(&region, start, end - start);
+            // The range is not reused before this push.
+            punched.lock().push((offset, len));
+        });
     }
 
     fn join(&mut self, mut offset: usize, mut len: usize) {
@@ -307,7 +304,7 @@ mod tests {
 
     #[test]
     fn a_thousand_objects_need_few_regions_and_leave_none() {
-        let mut memory = QueueMemory::new(Arc::new(crate::host::System::default()));
+        let mut memory = QueueMemory::new(Arc::new(crate::host::System::default()), Closer::default());
         let mut blocks = Vec::new();
         let mut attached = 0;
         for index in 0..1_000 {
@@ -331,7 +328,7 @@ mod tests {
 
     #[test]
     fn freed_room_is_joined_and_used_again_with_a_clean_control_block() {
-        let mut memory = QueueMemory::new(Arc::new(crate::host::System::default()));
+        let mut memory = QueueMemory::new(Arc::new(crate::host::System::default()), Closer::default());
         let keep = memory.allocate(64).expect("room").block;
         let parts: Vec<Block> = (0..3).map(|_| memory.allocate(80_000).expect("room").block).collect();
         parts[1].word(8).store(7, Ordering::Relaxed);
@@ -347,7 +344,7 @@ mod tests {
 
     #[test]
     fn a_place_that_was_left_counts_until_it_is_reclaimed() {
-        let mut memory = QueueMemory::new(Arc::new(crate::host::System::default()));
+        let mut memory = QueueMemory::new(Arc::new(crate::host::System::default()), Closer::default());
         let first = memory.allocate(64 << 20).expect("room").block;
         let second = memory.allocate(64 << 20).expect("room").block;
         memory.leave(&first);
@@ -362,7 +359,7 @@ mod tests {
     #[test]
     fn a_large_place_is_given_to_others_when_its_memory_is_clean() {
         const LARGE: usize = 24 << 20;
-        let mut memory = QueueMemory::new(Arc::new(crate::host::System::default()));
+        let mut memory = QueueMemory::new(Arc::new(crate::host::System::default()), Closer::default());
         // Regions grow; the first of 64 MiB has room for two.
         let small: Vec<_> = (18..26).map(|bits| memory.allocate(1 << bits).expect("room").block).collect();
         let _keep = memory.allocate(LARGE).expect("room").block;
@@ -385,7 +382,7 @@ mod tests {
 
     #[test]
     fn region_ids_never_come_back() {
-        let mut memory = QueueMemory::new(Arc::new(crate::host::System::default()));
+        let mut memory = QueueMemory::new(Arc::new(crate::host::System::default()), Closer::default());
         let first = memory.allocate(64).expect("room").block;
         memory.release(&first);
         let second = memory.allocate(64).expect("room").block;

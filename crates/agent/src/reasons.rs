@@ -194,7 +194,7 @@ mod tests {
     use std::sync::Arc;
 
     fn context(uid: u32) -> (Context, Block) {
-        let mut memory = QueueMemory::new(Arc::new(System::default()));
+        let mut memory = QueueMemory::new(Arc::new(System::default()), Closer::default());
         let page = memory.allocate_apart(abi::queue::CONTEXT_LEN).expect("a page").block;
         let peer = Peer { pid: 7, uid, comm: "evil\x1b[2J".into() };
         let mut context = Context::new(ContextId(1), 0, 0, peer, Closer::default(), memory);

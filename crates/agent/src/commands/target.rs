@@ -17,6 +17,7 @@ use abi::target::{TARGET_LEN, XrcAdopt, XrcAdoptAnswer, XrcEvent, XrcFind, XrcFi
 use abi::{Errno, Refusal};
 
 use super::{Answer, Call, find, xrc};
+use crate::closer::Closer;
 use crate::ids::ContextId;
 use crate::numbers::Grant;
 use crate::objects::Qp;
@@ -48,7 +49,7 @@ pub fn pass_on(world: &mut World, owner: ContextId, handle: u32) -> bool {
     let heir = world.tables.domains.opened(qpn).map(|(context, _)| context).find(|it| *it != owner && has_engine(it));
     let Some(heir) = heir else { return false };
     // The memory belongs to the old server, which may reuse it and may still write there.
-    let copy = match QueueMemory::new(Arc::clone(&world.system)).allocate_apart(TARGET_LEN) {
+    let copy = match QueueMemory::new(Arc::clone(&world.system), Closer::default()).allocate_apart(TARGET_LEN) {
         Ok(Allocation { block, .. }) => block,
         Err(error) => {
             tracing::warn!(qpn, %error, "an XRC target ends, for it cannot be passed on");
@@ -201,7 +202,7 @@ mod tests {
     #[test]
     fn the_next_server_of_a_target_sees_the_numbers_of_the_last() {
         const ROUNDS: u32 = 300;
-        let mut memory = QueueMemory::new(Arc::new(crate::host::System::default()));
+        let mut memory = QueueMemory::new(Arc::new(crate::host::System::default()), Closer::default());
         let mut block = || memory.allocate_apart(TARGET_LEN).expect("memory").block;
         let (old, copy) = (block(), block());
         // The owner of the number on the board, in rounds: even while the server owns it, odd when

@@ -11,8 +11,9 @@ use std::path::{Path, PathBuf};
 use abi::command::{extended, legacy, number};
 use abi::qp::{CreateQpAnswer, DestroyQp};
 use abi::stream::{StreamEnd, StreamOut, StreamTake, end_flags};
+use rustix::net::SendFlags;
 
-use crate::common::fuse::{Server, request, send_page_of};
+use crate::common::fuse::{Server, copy_page_of, request};
 use crate::common::hostile::{HANG, HOSTILE, as_user, for_everybody_with, in_time, serves, serves_another};
 use crate::common::{Client, TestAgent};
 use crate::harness::{Channel, TCP, here, param};
@@ -104,7 +105,7 @@ fn a_program_that_holds_the_lock_of_its_socket_holds_up_nobody_else() {
         let kept = socket.try_clone().expect("a copy");
         // Behind the lock, it would be noticed only when the lock is free.
         peer.write_all(b"something to drop").expect("sent");
-        send_page_of(&server, socket);
+        copy_page_of(&server, move |page| rustix::net::send(socket, page, SendFlags::NOSIGNAL));
         let dir: PathBuf = agent.dir.clone();
         in_time(move || way(client, qp, &dir), &format!("the agent hangs after {name}"));
         serves(&agent, name);

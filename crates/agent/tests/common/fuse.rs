@@ -11,7 +11,6 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{Mode, OFlags};
 use rustix::mm::{MapFlags, ProtFlags, mmap};
-use rustix::net::SendFlags;
 use rustix::thread::UnshareFlags;
 
 use super::hostile::HANG;
@@ -112,15 +111,14 @@ impl Server {
     }
 }
 
-/// Sends a page of the server's file over a socket, which takes until the server ends. Meanwhile the
-/// thread holds the lock of the socket, if the protocol copies what is sent under it.
-pub(crate) fn send_page_of(server: &Server, socket: OwnedFd) {
+/// Makes the kernel copy a page of the server's file, with `how`. This takes until the server ends.
+pub(crate) fn copy_page_of<T>(server: &Server, how: impl FnOnce(&'static [u8]) -> T + Send + 'static) {
     // SAFETY: a new mapping at an address of the kernel's choice.
     let page = unsafe { mmap(null_mut(), PAGE, ProtFlags::READ, MapFlags::PRIVATE, &server.file, 0) };
     // SAFETY: the mapping lives as long as the process. Only the kernel reads it, and survives the
     // fault.
     let page = unsafe { std::slice::from_raw_parts(page.expect("a mapping").cast::<u8>(), PAGE) };
-    std::thread::spawn(move || rustix::net::send(socket, page, SendFlags::NOSIGNAL));
+    std::thread::spawn(move || drop(how(page)));
     server.expect(request::READ, "a copy of its file");
 }
 

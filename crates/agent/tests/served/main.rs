@@ -14,6 +14,7 @@ mod fuse;
 mod hotplug;
 mod lanes;
 mod life;
+mod memory_lock;
 mod netlink;
 mod slow_clients;
 mod slow_path;
