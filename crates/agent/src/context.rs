@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeSet, VecDeque};
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -18,7 +18,6 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use crate::closer::Closer;
 use crate::engine_link::EngineLink;
 use crate::foreign::Foreign;
-use crate::headroom;
 use crate::host::Host;
 pub use crate::ids::{ContextId, Peer};
 use crate::pending::PendingContext;
@@ -104,8 +103,6 @@ impl Context {
 /// The agent's end of an async event file: an eventfd and a ring of records in the context page.
 pub struct AsyncFile {
     eventfd: Arc<Foreign>,
-    /// The client is another user's: its use of the eventfd must not block the agent.
-    apart: bool,
     page: Block,
     /// Device and inode of the page's memory. Other processes name this context by them.
     inode: (u64, u64),
@@ -120,12 +117,12 @@ pub struct AsyncFile {
 const WAITING_MAX: usize = 256;
 
 impl AsyncFile {
-    /// An empty file whose records go to `page`. `apart`: the client may be hostile.
-    pub fn new(host: &dyn Host, page: Block, apart: bool, closer: Closer) -> io::Result<Self> {
+    /// An empty file whose records go to `page`. `closer` is of the client's user.
+    pub fn new(host: &dyn Host, page: Block, closer: Closer) -> io::Result<Self> {
         let inode = host.inode(page.descriptor())?;
         assert!(page.mapping(false).length >= CONTEXT_PAGE_LEN as u64, "a context page is a whole page");
         let eventfd = Arc::new(Foreign::new(host.event_file()?, closer));
-        Ok(Self { eventfd, apart, page, inode, head: 0, waiting: VecDeque::new(), pending: None })
+        Ok(Self { eventfd, page, inode, head: 0, waiting: VecDeque::new(), pending: None })
     }
 
     /// Its descriptor, to be duplicated for the client.
@@ -193,38 +190,29 @@ impl AsyncFile {
             moved = true;
         }
         if moved {
-            notify(&self.eventfd, self.apart);
+            self.eventfd.act(notify);
         }
         self.waiting.is_empty()
     }
 }
 
 /// Adds one to an eventfd, unless this would block. The client decides whether the eventfd is
-/// blocking, and an eventfd with a full counter is readable anyway. A client could fill the counter
-/// between the check and the write. So if users are kept apart, a separate thread writes (there are
-/// few events), and only this thread could block.
-fn notify(eventfd: &Arc<Foreign>, apart: bool) {
-    let mut poll = [PollFd::from_borrowed_fd(eventfd.as_fd(), PollFlags::OUT)];
+/// blocking, and an eventfd with a full counter is readable anyway. A client can fill the counter
+/// between the check and the write, and then this blocks.
+fn notify(eventfd: &OwnedFd) {
+    let mut poll = [PollFd::new(eventfd, PollFlags::OUT)];
     let writable = rustix::event::poll(&mut poll, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }));
-    if !writable.is_ok_and(|ready| ready == 1) {
-        return;
-    }
-    let eventfd = Arc::clone(eventfd);
-    let add = move || {
-        let _ = rustix::io::write(&eventfd, &1_u64.to_ne_bytes());
-    };
-    if apart {
-        // Without a thread there is no wake-up, but the record is in the ring.
-        let _ = headroom::start("softhca-event".into(), headroom::STACK, add);
-    } else {
-        add();
+    if writable.is_ok_and(|ready| ready == 1) {
+        let _ = rustix::io::write(eventfd, &1_u64.to_ne_bytes());
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::closer::Closers;
     use crate::host::System;
+    use std::sync::mpsc::channel;
 
     fn record(element: u64) -> AsyncRecord {
         AsyncRecord { element, event_type: 18, reserved: 0 }
@@ -232,9 +220,11 @@ mod tests {
 
     #[test]
     fn records_wait_for_room_and_keep_their_order() {
-        let page =
-            QueueMemory::new(Arc::new(System::default()), Closer::default()).allocate_apart(CONTEXT_PAGE_LEN).expect("a page").block;
-        let mut file = AsyncFile::new(&System::default(), page.clone(), false, Closer::default()).expect("a file");
+        let page = QueueMemory::new(Arc::new(System::default()), Closer::default())
+            .allocate_apart(CONTEXT_PAGE_LEN)
+            .expect("a page")
+            .block;
+        let mut file = AsyncFile::new(&System::default(), page.clone(), Closer::default()).expect("a file");
         for element in 0..200 {
             file.push(record(element));
         }
@@ -247,10 +237,33 @@ mod tests {
     }
 
     #[test]
+    fn the_thread_of_the_user_notifies_the_client() {
+        let page = QueueMemory::new(Arc::new(System::default()), Closer::default())
+            .allocate_apart(CONTEXT_PAGE_LEN)
+            .expect("a page")
+            .block;
+        let closer = Closers::threads(|_| {}, 4).of(77);
+        let (go, blocked) = channel();
+        closer.act(move || blocked.recv().expect("it goes on"));
+        let mut file = AsyncFile::new(&System::default(), page.clone(), closer).expect("a file");
+        file.push(record(1));
+        assert!(file.flush());
+        let is_notified_in = |tv_sec| {
+            let mut poll = [PollFd::from_borrowed_fd(file.descriptor(), PollFlags::IN)];
+            rustix::event::poll(&mut poll, Some(&Timespec { tv_sec, tv_nsec: 0 })).expect("polled") == 1
+        };
+        assert!(!is_notified_in(0), "not the thread of the user has written");
+        go.send(()).expect("it waits");
+        assert!(is_notified_in(30));
+    }
+
+    #[test]
     fn a_client_that_fills_its_eventfd_does_not_stop_the_agent() {
-        let page =
-            QueueMemory::new(Arc::new(System::default()), Closer::default()).allocate_apart(CONTEXT_PAGE_LEN).expect("a page").block;
-        let mut file = AsyncFile::new(&System::default(), page.clone(), false, Closer::default()).expect("a file");
+        let page = QueueMemory::new(Arc::new(System::default()), Closer::default())
+            .allocate_apart(CONTEXT_PAGE_LEN)
+            .expect("a page")
+            .block;
+        let mut file = AsyncFile::new(&System::default(), page.clone(), Closer::default()).expect("a file");
         rustix::io::write(file.descriptor(), &(u64::MAX - 1).to_ne_bytes()).expect("filled");
         page.word(context_page::CONSUMER).store(0x8000_0000, Ordering::Release);
         for element in 0..1_000 {

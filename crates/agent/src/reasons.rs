@@ -198,8 +198,7 @@ mod tests {
         let page = memory.allocate_apart(abi::queue::CONTEXT_LEN).expect("a page").block;
         let peer = Peer { pid: 7, uid, comm: "evil\x1b[2J".into() };
         let mut context = Context::new(ContextId(1), 0, 0, peer, Closer::default(), memory);
-        context.events =
-            Some(AsyncFile::new(&System::default(), page.clone(), false, Closer::default()).expect("a file"));
+        context.events = Some(AsyncFile::new(&System::default(), page.clone(), Closer::default()).expect("a file"));
         (context, page)
     }
 

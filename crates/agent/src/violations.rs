@@ -93,7 +93,7 @@ mod tests {
             let context = world.context(id).expect("it is open");
             let page = context.memory.allocate_apart(CONTEXT_LEN).expect("a page").block;
             page.word(context_page::PKEY_VIOLATIONS).store(count, Ordering::Relaxed);
-            let file = AsyncFile::new(&System::default(), page.clone(), false, Closer::default()).expect("a file");
+            let file = AsyncFile::new(&System::default(), page.clone(), Closer::default()).expect("a file");
             context.events = Some(file);
             (id, page)
         });

@@ -20,12 +20,12 @@ pub fn get_context(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
     let GetContext { .. } = call.body()?;
     let device = world.device_of(call.context);
     let (index, vectors) = (device.index as u32, device.completion_vectors);
-    let (apart, pending) = (world.users.apart, world.pending.of(call.context));
+    let pending = world.pending.of(call.context);
     let system = Arc::clone(&world.system);
     let context = world.context(call.context)?;
     let closer = context.closer.clone();
     let page = context.memory.allocate_apart(CONTEXT_LEN).map_err(by_system)?;
-    let file = AsyncFile::new(&*system, page.block.clone(), apart, closer);
+    let file = AsyncFile::new(&*system, page.block.clone(), closer);
     let file = file.and_then(|file| Ok((system.duplicate(file.descriptor())?, file)));
     let (eventfd, mut file) = match file {
         Ok(made) => made,
