@@ -42,7 +42,7 @@ record! {
     pub struct LaneOut[32] {
         /// Number of the lane, from 1.
         0 => lane: u32,
-        /// Which end is yours: 0 or 1.
+        /// Bit 0: which end is yours. Bit 1: the engine at the other end is another user's.
         4 => side: u32,
         /// The engine at the other end.
         8 => engine: u32,
@@ -253,6 +253,14 @@ record! {
 }
 
 constants! {
+    /// Bits of `LaneOut::side`.
+    pub mod lane_side: u32 {
+        /// Your end is 1. Otherwise it is 0.
+        SECOND = 1,
+        /// The engine at the other end is another user's.
+        APART = 2,
+    }
+
     /// `McastResolveAnswer::flags`.
     pub mod mcast_flags: u32 {
         /// Packets also reach links to other agents. The engine gives them to the agent (TO_GROUP).

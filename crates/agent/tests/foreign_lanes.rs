@@ -12,7 +12,7 @@ use abi::Errno;
 use abi::command::{extended, legacy, number};
 use abi::device::GetContext;
 use abi::layout::Record;
-use abi::private::{EngineHello, EngineHelloAnswer, LaneOpen, LaneOut};
+use abi::private::{EngineHello, EngineHelloAnswer, LaneOpen, LaneOut, Push, lane_side};
 use agent::Config;
 use agent::context::{ContextId, Peer};
 use agent::dispatch::{Reply, dispatch};
@@ -63,8 +63,12 @@ fn all_other_users_together_have_a_bounded_number_of_lanes_into_a_process() {
                         continue 'user;
                     }
                     assert_eq!(reply.fds.len(), 4);
-                    let pushed = push.try_recv(&mut [0; 256]).expect("told of the lane");
+                    assert_eq!(LaneOut::read(&reply.bytes).expect("whole").side, lane_side::APART);
+                    let mut bytes = [0; 256];
+                    let pushed = push.try_recv(&mut bytes).expect("told of the lane");
                     assert_eq!(pushed.fds.len(), 4);
+                    let told = Push::read(&bytes[..pushed.len]).expect("whole");
+                    assert_eq!(told.lane.side, lane_side::SECOND | lane_side::APART);
                     lanes += 1;
                 }
             }
@@ -76,7 +80,7 @@ fn all_other_users_together_have_a_bounded_number_of_lanes_into_a_process() {
     let (friend, _push) = engine(&mut world, 1, 78);
     assert_eq!(open(&mut world, friend, victims[0].0, 0).status, 0);
     let known = LaneOut::read(&open(&mut world, friend, victims[0].0, 0).bytes).expect("the same lane");
-    assert_eq!(known.engine, victims[0].0.0);
+    assert_eq!((known.engine, known.side), (victims[0].0.0, 0));
 }
 
 /// An agent's world in which users are kept apart, in a process that may have many descriptors.
