@@ -585,6 +585,10 @@ pub static ROWS: &[Row] = &[
         .request::<stream::StreamTake>()
         .answer::<stream::StreamOut>()
         .extras("answer fd: the connected TCP socket")
-        .errors(&[BAD_QP, (Errno::ENOTCONN, "the connection manager has made no connection for the QP")]),
+        .errors(&[
+            BAD_QP,
+            (Errno::ENOTCONN, "the connection manager has made no connection for the QP"),
+            (Errno::EMFILE, "the user has its share of descriptors in the agent; the connection stays"),
+        ]),
     Row::extended(233, "STREAM_END", "stream::stream_end").request::<stream::StreamEnd>(),
 ];

@@ -32,16 +32,17 @@ pub(super) fn check(world: &World, device: &Device, qp: &Qp, next: State) -> Out
     refuse(Errno::EINVAL, format!("modify_qp of QP {:#x}: {why}", qp.qpn))
 }
 
-/// STREAM_TAKE: the connection of a QP goes to the engine that has the QP.
+/// STREAM_TAKE: the connection of a QP goes to the engine that has the QP. If the agent may not keep
+/// a second descriptor, the engine does not get it: the program could close its own before the agent
+/// closes the one of the reply, and so make this close the last one, which can block (SO_LINGER).
 pub fn take(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
     let StreamTake { qp_handle, .. } = call.body()?;
     let qpn = find(&world.tables.qps, call.context, qp_handle, Kind::Qp)?.qpn;
+    room_for_descriptor(world, call.context)?;
     let Some(mut offer) = world.wire.streams().take(qpn) else {
         return refuse(Errno::ENOTCONN, format!("the connection manager has made no connection for QP {qpn:#x}"));
     };
-    if let Some(second) = offer.second.take()
-        && room_for_descriptor(world, call.context).is_ok()
-    {
+    if let Some(second) = offer.second.take() {
         let context = world.context(call.context)?;
         // The program can set options with which closing the socket takes long.
         let (second, uid) = (Foreign::new(second, context.closer.clone()), context.peer.uid);

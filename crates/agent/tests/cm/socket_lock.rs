@@ -8,7 +8,10 @@ use std::net::TcpStream;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
+use abi::Errno;
 use abi::command::{extended, legacy, number};
+use abi::cq::{CreateCompChannel, CreateCompChannelAnswer};
+use abi::private::ChannelDestroy;
 use abi::qp::{CreateQpAnswer, DestroyQp};
 use abi::stream::{StreamEnd, StreamOut, StreamTake, end_flags};
 use rustix::net::SendFlags;
@@ -29,11 +32,11 @@ struct Connected {
     client: Client,
     _channel: Channel,
     qp: CreateQpAnswer,
-    socket: OwnedFd,
     peer: TcpStream,
 }
 
 impl Connected {
+    /// The connection is accepted, and not taken yet.
     fn new(agent: &TestAgent) -> Self {
         let mut client = agent.client();
         let (_, _, qp) = client.qp();
@@ -45,10 +48,14 @@ impl Connected {
         let (id, _) = channel.request(100);
         channel.accept(200, id, param(qp.qpn, b""));
         peer.read_exact(&mut [0; REQUEST.len()]).expect("the reply");
-        let take = StreamTake { qp_handle: qp.qp_handle, reserved: 0 };
-        let mut taken = client.call(&extended(number::STREAM_TAKE, &take, size_of::<StreamOut>(), 0));
-        let socket = taken.fds.pop().expect("the socket");
-        Self { client, _channel: channel, qp, socket, peer }
+        Self { client, _channel: channel, qp, peer }
+    }
+
+    /// Takes the socket, or returns the status.
+    fn take(&mut self) -> Result<OwnedFd, i32> {
+        let take = StreamTake { qp_handle: self.qp.qp_handle, reserved: 0 };
+        let mut taken = self.client.call(&extended(number::STREAM_TAKE, &take, size_of::<StreamOut>(), 0));
+        taken.fds.pop().ok_or(taken.status)
     }
 }
 
@@ -101,7 +108,9 @@ fn a_program_that_holds_the_lock_of_its_socket_holds_up_nobody_else() {
         let Some(agent) = for_everybody_with(IWARP) else { return };
         let place = tempfile::tempdir().expect("a directory");
         let Some(server) = Server::start(place.path(), request::READ) else { return };
-        let Connected { client, qp, socket, mut peer, .. } = as_user(HOSTILE, || Connected::new(&agent));
+        let mut connected = as_user(HOSTILE, || Connected::new(&agent));
+        let socket = connected.take().expect("the socket");
+        let Connected { client, qp, mut peer, .. } = connected;
         let kept = socket.try_clone().expect("a copy");
         // Behind the lock, it would be noticed only when the lock is free.
         peer.write_all(b"something to drop").expect("sent");
@@ -114,4 +123,26 @@ fn a_program_that_holds_the_lock_of_its_socket_holds_up_nobody_else() {
         seen(&mut peer);
         drop(kept);
     }
+}
+
+/// Without a second descriptor, the agent's close of the socket could be the last one, and block.
+#[test]
+fn a_program_with_its_share_of_descriptors_gets_its_connection_later() {
+    let Some(agent) = for_everybody_with(IWARP) else { return };
+    let mut connected = as_user(HOSTILE, || Connected::new(&agent));
+    let mut channels = Vec::new();
+    let create = legacy(number::CREATE_COMP_CHANNEL, &CreateCompChannel { response: 1 }, &[], 4);
+    let refused = loop {
+        let answer = connected.client.call(&create);
+        if answer.status != 0 {
+            break answer;
+        }
+        channels.push(answer);
+    };
+    assert_eq!(refused.status, Errno::EMFILE.to_status(), "{}", refused.reason());
+    assert_eq!(connected.take().expect_err("no room"), Errno::EMFILE.to_status());
+    let channel: CreateCompChannelAnswer = channels.pop().expect("one").get(0);
+    let destroy = ChannelDestroy { handle: channel.fd.cast_unsigned(), reserved: 0 };
+    assert_eq!(connected.client.call(&extended(number::CHANNEL_DESTROY, &destroy, 0, 0)).status, 0);
+    connected.take().expect("the socket");
 }
