@@ -34,12 +34,26 @@ impl World {
         self.tables.traffic.take()
     }
 
-    /// Notes what a queue pair has sent and received: it is about to be destroyed, for example.
+    /// Notes what a queue pair has sent and received: it is about to be destroyed, for example. An
+    /// engine may send before the agent has read the command that connects the queue pair. Until
+    /// then, it is not known which ports count that.
     pub(crate) fn note_traffic(&mut self, owner: ContextId, handle: u32) {
+        if !self.has_destination(owner, handle) {
+            return;
+        }
         let Some(counted) = self.tables.qps.find_mut(owner, handle).and_then(Qp::take_traffic) else { return };
         if let Some(flow) = self.flow_of(owner, handle) {
             self.tables.traffic.add(flow, counted);
         }
+    }
+
+    /// Whether the agent knows where the packets of a queue pair go.
+    fn has_destination(&self, owner: ContextId, handle: u32) -> bool {
+        let device = self.contexts.get(&owner).and_then(|context| self.devices.get(context.device));
+        let (Some(device), Some(qp)) = (device, self.tables.qps.find(owner, handle)) else { return false };
+        // Connections of RoCE and InfiniBand have an MTU from RTR on.
+        let needs_path = qp.service != Service::Ud && !device.is_iwarp();
+        qp.attributes.port_num != 0 && (qp.attributes.path_mtu != 0 || !needs_path)
     }
 
     /// Notes the datagrams that a context has sent: it is about to end, for example.
@@ -115,5 +129,72 @@ impl World {
         let leaves = is_global != 0 && dgid[..8] != own[..8];
         let route = if leaves { (dgid, hop_limit, traffic_class) } else { GlobalRoute::default() };
         Some(Flow { from, to: self.devices.port_with(has), dlid, sl, pkey, mtu, route })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use abi::command::{legacy, number};
+    use abi::cq::CreateCq;
+    use abi::device::GetContext;
+    use abi::pd::AllocPd;
+    use abi::qp::{CreateQp, ModifyQp, attr, kind, state};
+
+    use super::*;
+    use crate::config::{Config, LinkLayer};
+    use crate::context::Peer;
+    use crate::dispatch::dispatch;
+
+    fn call<T: Record>(world: &mut World, id: ContextId, number: u8, body: &T, room: usize) -> u32 {
+        let reply = dispatch(world, id, &legacy(number, body, &[], room), Vec::new());
+        assert_eq!(reply.status, 0, "{}", String::from_utf8_lossy(&reply.bytes));
+        reply.bytes.first_chunk().map_or(0, |first| u32::from_le_bytes(*first))
+    }
+
+    const RTR: u32 = attr::STATE
+        | attr::AV
+        | attr::PATH_MTU
+        | attr::DEST_QPN
+        | attr::RQ_PSN
+        | attr::MAX_DEST_RD_ATOMIC
+        | attr::MIN_RNR_TIMER;
+
+    #[test]
+    fn traffic_counts_for_the_connection_whose_commands_come_later() {
+        let config = Config::default().with_link_layer(LinkLayer::Infiniband);
+        let mut world = World::new(&config, "a test").expect("a world");
+        let id = world.open(0, 0, Peer { pid: 1, uid: 2, comm: "test".into() }).expect("open");
+        call(&mut world, id, number::GET_CONTEXT, &GetContext { response: 1 }, 48);
+        let pd_handle = call(&mut world, id, number::ALLOC_PD, &AllocPd { response: 1 }, 12);
+        let cq = CreateCq { cqe: 10, comp_channel: -1, ..CreateCq::default() };
+        let cq = call(&mut world, id, number::CREATE_CQ, &cq, 64);
+        let qp =
+            CreateQp { pd_handle, send_cq_handle: cq, recv_cq_handle: cq, qp_type: kind::RC, ..CreateQp::default() };
+        let qp_handle = call(&mut world, id, number::CREATE_QP, &qp, 104);
+        let send = |world: &World, packets: u64| {
+            let qp = world.tables.qps.find(id, qp_handle).expect("it exists");
+            qp.block.copy_in(word::LOST_PACKETS, &packets.to_ne_bytes());
+        };
+        let lost = |world: &mut World| -> Vec<(At, u16, u64)> {
+            let flows = world.take_traffic().into_iter();
+            flows.map(|(flow, counted)| (flow.from, flow.dlid, counted.lost.packets)).collect()
+        };
+
+        send(&world, 3);
+        assert_eq!(lost(&mut world), []);
+        let attr_mask = attr::STATE | attr::PKEY_INDEX | attr::PORT | attr::ACCESS_FLAGS;
+        let init = ModifyQp { qp_handle, attr_mask, qp_state: state::INIT, port_num: 1, ..ModifyQp::default() };
+        call(&mut world, id, number::MODIFY_QP, &init, 0);
+        assert_eq!(lost(&mut world), []);
+        let dest = Dest { dlid: 7, port_num: 1, ..Dest::default() };
+        let rtr =
+            ModifyQp { qp_handle, attr_mask: RTR, qp_state: state::RTR, path_mtu: 3, dest, ..ModifyQp::default() };
+        call(&mut world, id, number::MODIFY_QP, &rtr, 0);
+        assert_eq!(lost(&mut world), [((0, 1), 7, 3)]);
+
+        send(&world, 5);
+        let reset = ModifyQp { qp_handle, attr_mask: attr::STATE, qp_state: state::RESET, ..ModifyQp::default() };
+        call(&mut world, id, number::MODIFY_QP, &reset, 0);
+        assert_eq!(lost(&mut world), [((0, 1), 7, 2)], "it was sent before the reset");
     }
 }
