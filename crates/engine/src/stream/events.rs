@@ -108,6 +108,10 @@ impl Qp {
     /// The stream is over: the queue pair is in error, and its receive requests are flushed.
     #[cold]
     fn on_closed(&self, inner: &mut Inner, live: &mut Live, close: Close) {
+        if close == Close::TimedOut {
+            // The end waits behind bytes that the peer does not take. A reset comes instead.
+            live.end = None;
+        }
         if live.end.is_none() {
             // A reset discards what waits; a graceful end goes out behind it.
             if matches!(close, Close::Lost | Close::Aborted | Close::TimedOut) {

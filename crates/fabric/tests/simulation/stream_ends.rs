@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use crate::common::wait::nonblocking;
-use crate::streams::{SLOT, Side, Trouble, WORKS, WRITTEN, Work, joined, pattern};
+use crate::streams::{SLOT, Side, Trouble, WORKS, WRITTEN, Work, engines, joined, pair, pattern};
 use abi::cq::status;
 use abi::errno::Errno;
 use abi::event::kind;
@@ -15,6 +15,8 @@ use fabric::simulation::{Simulation, StreamHarm};
 /// How long the peer does not read.
 const UNREAD: Duration = Duration::from_secs(1);
 const MOMENT: Duration = Duration::from_micros(50);
+/// How long a side waits for the peer's end.
+const LINGER: Duration = Duration::from_secs(5);
 
 const WRITE: Work = Work { opcode: opcode::RDMA_WRITE, len: SLOT, is_wrong: false };
 
@@ -114,6 +116,53 @@ fn requests_that_have_not_begun_are_flushed_behind_those_that_have_ended() {
     completed(&mut simulation, &mut one);
     let flushed = one.sent.iter().skip_while(|wc| wc.status == status::SUCCESS);
     assert!(flushed.clone().count() > 7 && flushed.clone().all(|wc| wc.status == status::WR_FLUSH_ERR));
+}
+
+/// A side that refuses an access and cannot send, because its peer reads nothing. `reads`: READs of
+/// the peer that wait for their responses, before the access.
+fn refuses_an_unread_peer(reads: usize) {
+    let mut simulation = Simulation::new(7);
+    let places = engines(&mut simulation);
+    let ([mut one, mut two], stream) = pair(&mut simulation, &places, Trouble::Delays);
+    let (mut others, _) = pair(&mut simulation, &places, Trouble::Delays);
+    [&one, &two].into_iter().chain(&others).for_each(Side::connect);
+    simulation.run_for(Duration::from_millis(1));
+    simulation.harm(stream, 1, StreamHarm::Unread(0, 10 * LINGER));
+    let rkeys = [one.mr.rkey(), two.mr.rkey()];
+    two.works = vec![WRITE; WORKS];
+    while two.posted < two.sent.len() + 3 {
+        two.post(rkeys[0]);
+        simulation.run_for(Duration::from_millis(1));
+        two.poll();
+    }
+    one.works = vec![Work { opcode: opcode::RDMA_READ, ..WRITE }; reads];
+    one.works.push(Work { is_wrong: true, ..WRITE });
+    (0..=reads).for_each(|_| one.post(rkeys[1]));
+    simulation.run_for(Duration::from_millis(10));
+    two.poll();
+    assert!(two.sent.len() < two.posted, "the socket is still full");
+    // Another queue pair of the same engines goes on.
+    let rkey = others[0].mr.rkey();
+    others[1].works = vec![WRITE; 4];
+    (0..4).for_each(|_| others[1].post(rkey));
+    simulation.run_for(Duration::from_millis(10));
+    others[1].poll();
+    assert_eq!(others[1].sent.iter().filter(|wc| wc.status == status::SUCCESS).count(), 4);
+    simulation.run_for(2 * LINGER);
+    two.poll();
+    assert!(two.is_in_error() && two.sent.iter().map(|wc| wc.wr_id).eq(0..two.posted as u64), "{:?}", two.sent);
+    assert_eq!(two.sent.last().map(|wc| wc.status), Some(status::WR_FLUSH_ERR));
+    assert_eq!(two.received.len(), WORKS, "receive requests are flushed");
+    simulation.run_for(10 * LINGER);
+    one.poll();
+    assert!(one.is_in_error(), "the peer sees the end when it reads again");
+    assert_eq!(one.sent.len(), one.posted);
+}
+
+#[test]
+fn a_side_that_refuses_an_access_of_an_unread_peer_ends_in_time() {
+    refuses_an_unread_peer(0);
+    refuses_an_unread_peer(2);
 }
 
 /// Whether a side that has nothing to do sees a reset, or the end of its peer.

@@ -233,18 +233,29 @@ fn harm(simulation: &mut Simulation, trouble: Trouble) -> StreamHarm {
     }
 }
 
-/// Two sides with queue pairs that are joined and not connected yet.
-pub(crate) fn joined(simulation: &mut Simulation, trouble: Trouble) -> ([Side; 2], StreamId) {
+/// Two hosts with an engine each.
+pub(crate) fn engines(simulation: &mut Simulation) -> [(HostId, Arc<Engine>); 2] {
     let config = Config::parse("[[devices]]\ntransport = 'iwarp'\n").expect("a configuration");
-    let hosts: Vec<HostId> = ["10.0.0.1", "10.0.0.2"]
-        .iter()
-        .map(|address| simulation.host_with(&[address], &config).expect("a host"))
-        .collect();
-    let engines = [0, 1].map(|host| simulation.connect(hosts[host]).expect("an engine"));
-    let sides = [0, 1].map(|number| Side::new(&engines[number], simulation, number, trouble));
-    let ends = [0, 1].map(|number| (hosts[number], sides[number].qp.qpn()));
+    let hosts = ["10.0.0.1", "10.0.0.2"].map(|address| simulation.host_with(&[address], &config).expect("a host"));
+    hosts.map(|host| (host, simulation.connect(host).expect("an engine")))
+}
+
+/// Two sides with queue pairs of these engines, which are joined and not connected yet.
+pub(crate) fn pair(
+    simulation: &mut Simulation,
+    engines: &[(HostId, Arc<Engine>); 2],
+    trouble: Trouble,
+) -> ([Side; 2], StreamId) {
+    let sides = [0, 1].map(|number| Side::new(&engines[number].1, simulation, number, trouble));
+    let ends = [0, 1].map(|number| (engines[number].0, sides[number].qp.qpn()));
     let stream = simulation.join(ends, 4).expect("a connection");
     (sides, stream)
+}
+
+/// Two such sides of engines of their own.
+pub(crate) fn joined(simulation: &mut Simulation, trouble: Trouble) -> ([Side; 2], StreamId) {
+    let engines = engines(simulation);
+    pair(simulation, &engines, trouble)
 }
 
 /// Returns the digest of the run.
