@@ -42,7 +42,7 @@ record! {
     pub struct LaneOut[32] {
         /// Number of the lane, from 1.
         0 => lane: u32,
-        /// Bit 0: which end is yours. Bit 1: the engine at the other end is another user's.
+        /// Which end is yours: 0 or 1.
         4 => side: u32,
         /// The engine at the other end.
         8 => engine: u32,
@@ -53,7 +53,9 @@ record! {
         /// Which of the lanes of the pair, as LANE_OPEN named it.
         20 => lane_index: u32,
         /// Length of the lane's memory in bytes.
-        24 => len: u64,
+        24 => len: u32,
+        /// See `lane_flags`.
+        28 => flags: u32,
     }
 
     /// MCAST_RESOLVE (194), request: which engines have QPs in a multicast group that packets from
@@ -253,12 +255,10 @@ record! {
 }
 
 constants! {
-    /// Bits of `LaneOut::side`.
-    pub mod lane_side: u32 {
-        /// Your end is 1. Otherwise it is 0.
-        SECOND = 1,
+    /// `LaneOut::flags`.
+    pub mod lane_flags: u32 {
         /// The engine at the other end is another user's.
-        APART = 2,
+        APART = 1,
     }
 
     /// `McastResolveAnswer::flags`.

@@ -93,7 +93,7 @@ impl Captures {
 impl Capture {
     fn wanted(&self, number: u32) -> LaneOut {
         let side = if self.asker == Asker::Root { 0 } else { flag::LANES_IN };
-        LaneOut { lane: number, side, lane_index: self.most, len: self.room as u64, ..LaneOut::default() }
+        LaneOut { lane: number, side, lane_index: self.most, len: self.room as u32, ..LaneOut::default() }
     }
 
     /// Gives an engine a capture ring.

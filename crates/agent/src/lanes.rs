@@ -107,7 +107,7 @@ impl Lanes {
             side: side as u32,
             engine: held.ends[1 - side].0,
             lane_index: held.lane_index,
-            len: LANE_LEN as u64,
+            len: LANE_LEN as u32,
             ..LaneOut::default()
         };
         let fds = [&held.memory, me.kick(), peer.kick(), peer.wake_word()];

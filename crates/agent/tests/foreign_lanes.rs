@@ -12,7 +12,7 @@ use abi::Errno;
 use abi::command::{extended, legacy, number};
 use abi::device::GetContext;
 use abi::layout::Record;
-use abi::private::{EngineHello, EngineHelloAnswer, LaneOpen, LaneOut, Push, lane_side};
+use abi::private::{EngineHello, EngineHelloAnswer, LaneOpen, LaneOut, Push, lane_flags};
 use agent::Config;
 use agent::context::{ContextId, Peer};
 use agent::dispatch::{Reply, dispatch};
@@ -63,12 +63,13 @@ fn all_other_users_together_have_a_bounded_number_of_lanes_into_a_process() {
                         continue 'user;
                     }
                     assert_eq!(reply.fds.len(), 4);
-                    assert_eq!(LaneOut::read(&reply.bytes).expect("whole").side, lane_side::APART);
+                    let out = LaneOut::read(&reply.bytes).expect("whole");
+                    assert_eq!((out.side, out.flags), (0, lane_flags::APART));
                     let mut bytes = [0; 256];
                     let pushed = push.try_recv(&mut bytes).expect("told of the lane");
                     assert_eq!(pushed.fds.len(), 4);
                     let told = Push::read(&bytes[..pushed.len]).expect("whole");
-                    assert_eq!(told.lane.side, lane_side::SECOND | lane_side::APART);
+                    assert_eq!((told.lane.side, told.lane.flags), (1, lane_flags::APART));
                     lanes += 1;
                 }
             }

@@ -262,7 +262,7 @@ mod tests {
     use shm::capture_ring::{CAPTURE_RING_MIN, CaptureRingRx, create_capture_ring};
 
     fn wanted(number: u32, most: u32, side: u32) -> LaneOut {
-        LaneOut { lane: number, lane_index: most, side, len: CAPTURE_RING_MIN as u64, ..LaneOut::default() }
+        LaneOut { lane: number, lane_index: most, side, len: CAPTURE_RING_MIN as u32, ..LaneOut::default() }
     }
 
     fn read(ring: &mut CaptureRingRx) -> Option<(CaptureRecord, Vec<u8>)> {
@@ -307,7 +307,7 @@ mod tests {
     fn a_capture_ring_that_is_none_is_refused_and_so_is_one_too_many() {
         let hook = CaptureHook::new();
         let fd = create_capture_ring(CAPTURE_RING_MIN).expect("memory");
-        assert!(hook.begin(&LaneOut { len: 2 * CAPTURE_RING_MIN as u64, ..LaneOut::default() }, &fd).is_err());
+        assert!(hook.begin(&LaneOut { len: 2 * CAPTURE_RING_MIN as u32, ..LaneOut::default() }, &fd).is_err());
         assert!(!hook.is_on());
         for number in 0..SINKS as u32 {
             hook.begin(&wanted(number, 1, 0), &fd).expect("taken");

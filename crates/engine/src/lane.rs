@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use abi::errno::Errno;
-use abi::private::{LaneOut, lane_side};
+use abi::private::{LaneOut, lane_flags};
 use arc_swap::ArcSwap;
 use shm::{Glance, LANE_LEN, LaneRx, LaneTx, Notifier, Side, WakeWordView};
 
@@ -126,7 +126,7 @@ impl<Q> Lane<Q> {
         let [memory, _our_kick, peer_wake, wake_word] =
             <[OwnedFd; 4]>::try_from(fds).map_err(|_| refusal(Errno::EIO, "a lane came without its descriptors"))?;
         let region = shm::Region::map(memory.as_fd(), LANE_LEN).map_err(by_system)?;
-        let side = if out.side & lane_side::SECOND == 0 { Side::A } else { Side::B };
+        let side = if out.side == 0 { Side::A } else { Side::B };
         let (tx, rx) = shm::ends(Arc::new(region), side);
         let glance = rx.ring.glance();
         Ok(Arc::new(Self {
@@ -135,7 +135,7 @@ impl<Q> Lane<Q> {
             pid: out.pid,
             device: out.device,
             lane_index: out.lane_index,
-            is_apart: out.side & lane_side::APART != 0,
+            is_apart: out.flags & lane_flags::APART != 0,
             sender: Mutex::new(Sender {
                 tx,
                 record: [0; shm::RECORD_MAX],
@@ -270,7 +270,8 @@ impl<Q> Lane<Q> {
     }
 
     /// Gives the pages of the bulk area back if it is idle. The kernel waits for a process that is
-    /// writing to the lane's file, so another user's process could hold up this engine here.
+    /// writing to the lane's file. So another user's process could hold up this engine here. One of
+    /// the same user could as well stop it.
     pub(crate) fn rest(&self) {
         if !self.is_apart
             && let Some(mut sender) = self.sender.try_lock()
@@ -448,18 +449,18 @@ mod tests {
     use shm::{Region, WakeWord};
 
     /// Whether the memory of a lane still holds what was sent after the lane has rested.
-    fn keeps_its_pages(side: u32) -> bool {
+    fn keeps_its_pages(side: u32, flags: u32) -> bool {
         let (region, memory) = Region::create("softhca-test", LANE_LEN).expect("memory");
         let notifier = || OwnedFd::from(Notifier::new().expect("a notifier"));
         let (_, wake_word) = WakeWord::create().expect("a wake word");
         let fds = vec![memory, notifier(), notifier(), wake_word];
-        let lane: Arc<Lane<()>> = Lane::new(&LaneOut { side, ..LaneOut::default() }, fds).expect("a lane");
+        let lane: Arc<Lane<()>> = Lane::new(&LaneOut { side, flags, ..LaneOut::default() }, fds).expect("a lane");
         let mut sender = lane.sender.lock();
         let slot = sender.tx.bulk.put(&[7; 64]).expect("sound").expect("room");
         sender.tx.bulk.cancel(slot);
         sender.load.add(64);
         drop(sender);
-        assert_eq!(lane.is_bulky(), side & lane_side::APART == 0);
+        assert_eq!(lane.is_bulky(), flags & lane_flags::APART == 0);
         lane.rest();
         let mut bytes = vec![0; LANE_LEN];
         region.copy_out(0, &mut bytes);
@@ -470,9 +471,9 @@ mod tests {
     /// pages of the file back.
     #[test]
     fn only_lanes_between_engines_of_one_user_give_their_pages_back() {
-        for end in [0, lane_side::SECOND] {
-            assert!(!keeps_its_pages(end));
-            assert!(keeps_its_pages(end | lane_side::APART));
+        for side in [0, 1] {
+            assert!(!keeps_its_pages(side, 0));
+            assert!(keeps_its_pages(side, lane_flags::APART));
         }
     }
 }

@@ -302,7 +302,7 @@ fn a_user_sees_the_datagrams_of_own_ids() {
         host.manager.open(Peer { pid: 2, uid: 8, comm: "other".into() }, false).expect("a channel of another user");
     let mut seen: Vec<(Asker, CaptureRingRx)> = Vec::new();
     for (number, asker) in (1..).zip([Asker::Root, Asker::User(7), Asker::User(8), Asker::User(9)]) {
-        let wanted = LaneOut { lane: number, lane_index: 4096, len: CAPTURE_RING_MIN as u64, ..LaneOut::default() };
+        let wanted = LaneOut { lane: number, lane_index: 4096, len: CAPTURE_RING_MIN as u32, ..LaneOut::default() };
         let ring = create_capture_ring(CAPTURE_RING_MIN).expect("a capture ring");
         host.world.captures.watchers().begin(asker, &wanted, &ring).expect("room");
         seen.push((asker, CaptureRingRx::map(ring.as_fd(), CAPTURE_RING_MIN).expect("mapped")));
@@ -365,7 +365,7 @@ fn shown(ring: &mut CaptureRingRx) -> Vec<String> {
 #[test]
 fn requests_that_a_rule_rejects_are_captured() {
     let mut host = Host::with(&["10.0.0.1"]);
-    let wanted = LaneOut { lane: 1, lane_index: 4096, len: CAPTURE_RING_MIN as u64, ..LaneOut::default() };
+    let wanted = LaneOut { lane: 1, lane_index: 4096, len: CAPTURE_RING_MIN as u32, ..LaneOut::default() };
     let fd = create_capture_ring(CAPTURE_RING_MIN).expect("a capture ring");
     host.world.captures.watchers().begin(Asker::Root, &wanted, &fd).expect("room");
     let mut ring = CaptureRingRx::map(fd.as_fd(), CAPTURE_RING_MIN).expect("mapped");

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use abi::Errno;
 use abi::board::BOARD_LEN;
-use abi::private::{EngineHello, EngineHelloAnswer, LaneOpen, LaneOut, Push, hello as flag, lane_side, push};
+use abi::private::{EngineHello, EngineHelloAnswer, LaneOpen, LaneOut, Push, hello as flag, lane_flags, push};
 use shm::wake_word::WAKE_WORD_LEN;
 
 use super::{Answer, Call};
@@ -138,7 +138,7 @@ fn describe(world: &mut World, lane: u32, side: usize, to: ContextId, other: Con
         // The agent keeps the descriptor that wakes another user's engine.
         let notifier = world.relays.notifier(&*world.system, other, theirs, ours).map_err(by_system)?;
         end.fds[WAKES_PEER] = Arc::new(Foreign::ours(notifier));
-        end.out.side |= lane_side::APART;
+        end.out.flags |= lane_flags::APART;
     }
     if let Some(context) = world.contexts.get(&other) {
         end.out.pid = context.peer.pid;

@@ -43,7 +43,7 @@ fn a_lane_joins_two_engines_and_its_end_is_told() {
     assert_ne!(first, second);
     let answer = open_lane(&mut one, second, 0);
     let mine: LaneOut = answer.get(0);
-    assert_eq!((mine.side, mine.engine, mine.pid, mine.len), (0, second, std::process::id(), LANE_LEN as u64));
+    assert_eq!((mine.side, mine.engine, mine.pid, mine.len), (0, second, std::process::id(), LANE_LEN as u32));
     assert_eq!(answer.fds.len(), 4);
     let (push, fds) = pushed(&push_two);
     assert_eq!((push.kind, push.lane.lane, push.lane.side, push.lane.engine), (push::LANE, mine.lane, 1, first));

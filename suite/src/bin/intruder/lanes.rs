@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use abi::command::{extended, number};
 use abi::layout::Record;
-use abi::private::{LaneOpen, LaneOut, lane_side};
+use abi::private::{LaneOpen, LaneOut};
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use shm::lane::{LANE_LEN, LaneTx, Side, ends};
 use shm::region::Region;
@@ -51,7 +51,7 @@ fn open(report: &mut Report, client: &Client, engine: u32, lane_index: u32) -> O
     let answer = client.call(&request(engine, lane_index)).ok()?;
     let out = LaneOut::read(&answer.bytes)?;
     let region = Arc::new(Region::map(answer.fds[0].as_fd(), LANE_LEN).ok()?);
-    let side = if out.side & lane_side::SECOND == 0 { Side::A } else { Side::B };
+    let side = if out.side == 0 { Side::A } else { Side::B };
     // Makes the victim's notifier blocking and fills it up. The next process that notifies through
     // it would block for ever.
     let wake = &answer.fds[2];
