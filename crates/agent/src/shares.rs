@@ -132,7 +132,10 @@ pub fn room_for_descriptor(world: &World, owner: ContextId) -> Outcome<()> {
     }
     let whose =
         apart.map_or_else(|| "this agent's programs have their".to_owned(), |uid| format!("user {uid} has its"));
-    refuse(Errno::EMFILE, format!("{whose} share of {share} channels and regions with memfd"))
+    refuse(
+        Errno::EMFILE,
+        format!("{whose} share of {share} descriptors (channels, regions with memfd, connections of iWARP)"),
+    )
 }
 
 /// Checks that `length` more bytes of a client's memory may be mapped.

@@ -156,7 +156,7 @@ impl Stepped {
     /// Gives a QP of iWARP its connection, as the connection manager does when both programs have
     /// agreed. The engine takes it when the QP goes to RTS.
     pub fn offer_stream(&self, qpn: u32, socket: OwnedFd, agreed: StreamOut) {
-        self.with(|all| all.world.wire.streams().offer(qpn, Offer { socket, second: None, agreed }));
+        self.with(|all| all.world.wire.streams().offer(qpn, Offer { socket, agreed }));
     }
 
     /// Opens an event channel of the connection manager. Returns it with its event socket.

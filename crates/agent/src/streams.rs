@@ -6,6 +6,7 @@
 //! peer has not received yet is lost, although its work requests have completed.
 
 use std::collections::BTreeMap;
+use std::io;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 
@@ -20,8 +21,6 @@ use crate::foreign::Foreign;
 pub(crate) struct Offer {
     /// The connected socket.
     pub(crate) socket: OwnedFd,
-    /// A second descriptor of it, for [`Streams::keep`]; `None` if the agent had no room.
-    pub(crate) second: Option<OwnedFd>,
     /// What both sides have agreed on.
     pub(crate) agreed: StreamOut,
 }
@@ -107,13 +106,18 @@ impl Streams {
         self.0.lock().offers.contains_key(&qpn)
     }
 
-    /// Takes the connection of a QP.
-    pub(crate) fn take(&self, qpn: u32) -> Option<Offer> {
+    /// Takes the connection of a QP, and a second descriptor of it for [`Streams::keep`].
+    ///
+    /// # Errors
+    /// There is no room for the second descriptor. The connection still waits.
+    pub(crate) fn take(&self, qpn: u32) -> io::Result<Option<(Offer, OwnedFd)>> {
         let mut state = self.0.lock();
-        let offer = state.offers.remove(&qpn)?;
+        let Some(offer) = state.offers.get(&qpn) else { return Ok(None) };
+        let second = offer.socket.try_clone()?;
+        let Some(offer) = state.offers.remove(&qpn) else { return Ok(None) };
         state.taken.insert(qpn, TakenStream::of(&offer));
         state.news.push(StreamNews::Taken(qpn));
-        Some(offer)
+        Ok(Some((offer, second)))
     }
 
     /// Keeps a second descriptor of the connection that the engine of a QP has taken. Returns whether

@@ -244,8 +244,7 @@ impl Manager {
         let tcp = &mut self.mail.tcp;
         tcp.unwatch(&socket);
         tcp.deadlines.forget(Key::Id(name));
-        let second = socket.try_clone().ok().map(OwnedFd::from);
-        tcp.streams.offer(qpn, crate::streams::Offer { socket: socket.into(), second, agreed });
+        tcp.streams.offer(qpn, crate::streams::Offer { socket: socket.into(), agreed });
         tcp.by_qpn.insert(qpn, name);
         tcp.ends.insert(name, End::Agreed { qpn, passive });
     }

@@ -12,7 +12,7 @@ use crate::device::Device;
 use crate::foreign::Foreign;
 use crate::ids::ContextId;
 use crate::objects::Qp;
-use crate::refusal::{Outcome, refuse};
+use crate::refusal::{Outcome, by_system, refuse};
 use crate::shares::room_for_descriptor;
 use crate::streams::Leaving;
 use crate::table::Kind;
@@ -32,23 +32,21 @@ pub(super) fn check(world: &World, device: &Device, qp: &Qp, next: State) -> Out
     refuse(Errno::EINVAL, format!("modify_qp of QP {:#x}: {why}", qp.qpn))
 }
 
-/// STREAM_TAKE: the connection of a QP goes to the engine that has the QP. If the agent may not keep
+/// STREAM_TAKE: the connection of a QP goes to the engine that has the QP. If the agent cannot keep
 /// a second descriptor, the engine does not get it: the program could close its own before the agent
 /// closes the one of the reply, and so make this close the last one, which can block (SO_LINGER).
 pub fn take(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
     let StreamTake { qp_handle, .. } = call.body()?;
     let qpn = find(&world.tables.qps, call.context, qp_handle, Kind::Qp)?.qpn;
     room_for_descriptor(world, call.context)?;
-    let Some(mut offer) = world.wire.streams().take(qpn) else {
+    let Some((offer, second)) = world.wire.streams().take(qpn).map_err(by_system)? else {
         return refuse(Errno::ENOTCONN, format!("the connection manager has made no connection for QP {qpn:#x}"));
     };
-    if let Some(second) = offer.second.take() {
-        let context = world.context(call.context)?;
-        // The program can set options with which closing the socket takes long.
-        let (second, uid) = (Foreign::new(second, context.closer.clone()), context.peer.uid);
-        if !world.wire.streams().keep(qpn, uid, second) {
-            world.context(call.context)?.take_descriptor();
-        }
+    let context = world.context(call.context)?;
+    // The program can set options with which closing the socket takes long.
+    let (second, uid) = (Foreign::new(second, context.closer.clone()), context.peer.uid);
+    if !world.wire.streams().keep(qpn, uid, second) {
+        world.context(call.context)?.take_descriptor();
     }
     let mut answer = call.answer(&offer.agreed);
     answer.fds.push(offer.socket);

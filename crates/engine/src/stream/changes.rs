@@ -45,9 +45,9 @@ impl Qp {
     /// Takes the connection from the agent, and begins its stream.
     pub(crate) fn take_stream(&self) -> Result<()> {
         let body = StreamTake { qp_handle: self.handle(), reserved: 0 };
-        let given = self.engine().call(&request::private(command::STREAM_TAKE, &body, size_of::<StreamOut>()))?;
+        let given = self.engine().call(&request::private(command::STREAM_TAKE, &body, size_of::<StreamOut>()));
         let qpn = self.qpn();
-        let begun = {
+        let begun = given.and_then(|given| {
             let mut inner = self.lock();
             if inner.is_dead() {
                 // The agent may have heard of the end of the queue pair before.
@@ -56,9 +56,9 @@ impl Qp {
             } else {
                 self.begin_stream(&mut inner, given)
             }
-        };
+        });
         begun.map_err(|error| {
-            // The agent has the socket, too: it ends the connection and tells the program.
+            // The agent has the socket, perhaps alone: it ends the connection and tells the program.
             let end = StreamEnd { qpn, flags: end_flags::NOT_TAKEN };
             let _ = self.engine().tell(&request::private(command::STREAM_END, &end, 0));
             refusal(error.errno, format!("QP {qpn:#x} cannot take its connection over: {}", error.reason))

@@ -3,7 +3,7 @@
 use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::os::unix::net::UnixStream;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use abi::layout::Record;
 use abi::ucma::address::{Query, QueryAddrAnswer, QueryPathAnswer, QueryRouteAnswer, query};
@@ -121,7 +121,7 @@ fn an_accepted_peer_is_offered_to_the_engine_and_established_when_it_is_taken() 
     let Answer::Accepted(agreement, private) = reply(&mut socket, &mut initiator) else { panic!("not accepted") };
     assert_eq!((agreement.ord, &private[..]), (16, &b"yes"[..]));
     assert_eq!(host.waiting(), 0, "the engine has not taken it");
-    let offer = host.world.wire.streams().take(QPN).expect("it waits");
+    let (offer, _) = host.world.wire.streams().take(QPN).expect("there is room").expect("it waits");
     assert_eq!((offer.agreed.ird, offer.agreed.ord), (16, 3));
     host.manager.follow_streams(&host.world);
     assert_eq!((host.event().event, host.waiting()), (event::ESTABLISHED, 0));
@@ -138,9 +138,8 @@ fn taken(host: &mut Host) -> (TcpStream, TcpStream) {
     let asked = host.tcp_event();
     host.call(command::ACCEPT, &Accept { conn_param: param(b""), id: asked.id, ..Accept::default() }, 0);
     assert!(matches!(reply(&mut peer, &mut initiator), Answer::Accepted(..)));
-    let offer = host.world.wire.streams().take(QPN).expect("it waits");
-    let second = Foreign::ours(offer.second.expect("there is room"));
-    host.world.wire.streams().keep(QPN, USER, second);
+    let (offer, second) = host.world.wire.streams().take(QPN).expect("there is room").expect("it waits");
+    host.world.wire.streams().keep(QPN, USER, Foreign::ours(second));
     (peer, offer.socket.into())
 }
 
@@ -169,7 +168,9 @@ fn a_peer_that_still_sends_gets_everything_that_was_sent_to_it() {
         let mut got = Vec::new();
         assert_eq!(peer.read_to_end(&mut got).expect("no reset"), sent);
         drop(peer);
+        let limit = Instant::now() + Duration::from_secs(30);
         while host.manager.mail.tcp.closings() > 0 {
+            assert!(Instant::now() < limit, "the connection is not closed");
             host.serve_sockets();
         }
     }
@@ -305,7 +306,7 @@ fn a_reply_brings_the_connection_to_the_engine() {
     let answer = host.tcp_event();
     assert_eq!((answer.event, answer.id), (event::CONNECT_RESPONSE, id));
     assert_eq!(&answer.param.as_conn().private_data[..7], b"welcome");
-    let offer = host.world.wire.streams().take(QPN).expect("it waits");
+    let (offer, _) = host.world.wire.streams().take(QPN).expect("there is room").expect("it waits");
     let mut socket = TcpStream::from(offer.socket);
     let mut first = [0; 4];
     socket.read_exact(&mut first).expect("the FPDU");
@@ -362,7 +363,8 @@ fn a_peer_that_closes_is_asked_again_in_revision_1() {
     socket.write_all(&reply).expect("sent");
     let answer = host.tcp_event();
     assert_eq!((answer.event, answer.id), (event::CONNECT_RESPONSE, id));
-    assert_eq!(host.world.wire.streams().take(QPN).expect("it waits").agreed.revision, 1);
+    let taken = host.world.wire.streams().take(QPN).expect("there is room");
+    assert_eq!(taken.expect("it waits").0.agreed.revision, 1);
 }
 
 #[test]
