@@ -15,7 +15,6 @@
 //! So the agent's thread neither receives nor closes descriptors of programs, and it makes no call
 //! that needs such a lock:
 //!
-//!
 //! * A message with descriptors stays in its socket until the thread of the program's user receives
 //!   it.
 //! * When a connection ends, its socket is shut down, so that its program cannot send any more. If
@@ -27,8 +26,8 @@
 //! * A received descriptor stays in the table until the thread closes it. It cannot be sent away,
 //!   because a FUSE server is asked at each close(2) of its file, and not only at the last one.
 //!   While the thread is blocked, no more descriptors are received.
-//! * The thread makes all calls on a socket that a program has, too, and on memory of programs
-//!   ([`Closer::act`]).
+//! * The thread makes all calls on a socket or eventfd that a program has, too, and returns pages of
+//!   its queue memory ([`Closer::act`]).
 //!
 //! So a user whose thread is blocked keeps its slots, plus two for each lot. An agent without
 //! CAP_SYS_RESOURCE may have as many descriptors in messages as it may have open. Sockets beyond
@@ -38,7 +37,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
-use std::io;
+use std::io::{self, IoSliceMut};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::Relaxed;
@@ -47,6 +46,7 @@ use std::time::Duration;
 
 use abi::envelope::REQUEST_MAX;
 use parking_lot::{Condvar, Mutex};
+use rustix::io::ReadWriteFlags;
 use shm::socket::Socket;
 
 use crate::foreign::{Foreign, ReceivedMessage};
@@ -113,6 +113,8 @@ struct JobQueue {
     held_up: bool,
     /// Keeps the user alive while jobs wait and no thread could be started.
     kept: Option<Arc<UserThread>>,
+    /// Eventfds of contexts that have ended, to which the thread still writes or will write.
+    ended: Vec<Weak<Foreign>>,
 }
 
 enum CloserJob {
@@ -145,6 +147,7 @@ impl Closers {
     pub fn of(&mut self, uid: u32) -> Closer {
         let Some((room, most)) = &self.threads else { return Closer::default() };
         if let Some(user) = self.users.get(&uid).and_then(Weak::upgrade) {
+            user.end_writes();
             return Closer(ClosePlace::User(user));
         }
         self.users.retain(|_, user| user.strong_count() > 0);
@@ -205,11 +208,20 @@ impl Closer {
     }
 
     /// Does something that a program of the user can make last, on the user's thread. It comes after
-    /// everything that the thread was given before.
+    /// all jobs that the thread was given before.
     pub(crate) fn act(&self, act: impl FnOnce() + Send + 'static) {
         match &self.0 {
             ClosePlace::User(user) => user.submit(CloserJob::Act(Box::new(act))),
             _ => act(),
+        }
+    }
+
+    /// The context of an eventfd has ended. A write to the full eventfd would wait for ever, because
+    /// perhaps nobody is left who reads it.
+    pub(crate) fn end_writes(&self, eventfd: &Arc<Foreign>) {
+        if let ClosePlace::User(user) = &self.0 {
+            user.work.lock().ended.push(Arc::downgrade(eventfd));
+            user.end_writes();
         }
     }
 
@@ -253,6 +265,23 @@ impl UserThread {
             drop(socket);
         }
         self.add(&mut work);
+    }
+
+    /// Empties the eventfds of contexts that have ended, which ends a write that waits. Another
+    /// process of the user can fill one again. So this is repeated whenever the user connects.
+    fn end_writes(&self) {
+        let ended: Vec<Arc<Foreign>> = {
+            let mut work = self.work.lock();
+            work.ended.retain(|eventfd| eventfd.strong_count() > 0);
+            work.ended.iter().filter_map(Weak::upgrade).collect()
+        };
+        // The last reference to an eventfd is not dropped under the lock, which its closing needs.
+        for eventfd in ended {
+            let mut count = [0; 8];
+            let mut buffer = [IoSliceMut::new(&mut count)];
+            // With RWF_NOWAIT, the program cannot make this block. The offset stands for none.
+            let _ = rustix::io::preadv2(&*eventfd, &mut buffer, u64::MAX, ReadWriteFlags::NOWAIT);
+        }
     }
 
     /// Counts one more job or socket, and makes the thread run.

@@ -8,7 +8,7 @@ use std::collections::{BTreeSet, VecDeque};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use abi::event::AsyncRecord;
 use abi::layout::Record;
@@ -103,6 +103,8 @@ impl Context {
 /// The agent's end of an async event file: an eventfd and a ring of records in the context page.
 pub struct AsyncFile {
     eventfd: Arc<Foreign>,
+    /// The user's thread is going to write to the eventfd.
+    notifies: Arc<AtomicBool>,
     page: Block,
     /// Device and inode of the page's memory. Other processes name this context by them.
     inode: (u64, u64),
@@ -122,7 +124,8 @@ impl AsyncFile {
         let inode = host.inode(page.descriptor())?;
         assert!(page.mapping(false).length >= CONTEXT_PAGE_LEN as u64, "a context page is a whole page");
         let eventfd = Arc::new(Foreign::new(host.event_file()?, closer));
-        Ok(Self { eventfd, page, inode, head: 0, waiting: VecDeque::new(), pending: None })
+        let notifies = Arc::new(AtomicBool::new(false));
+        Ok(Self { eventfd, notifies, page, inode, head: 0, waiting: VecDeque::new(), pending: None })
     }
 
     /// Its descriptor, to be duplicated for the client.
@@ -189,10 +192,20 @@ impl AsyncFile {
             self.waiting.pop_front();
             moved = true;
         }
-        if moved {
-            self.eventfd.act(notify);
+        if moved && !self.notifies.swap(true, Ordering::AcqRel) {
+            let notifies = Arc::clone(&self.notifies);
+            self.eventfd.act(move |eventfd| {
+                notifies.store(false, Ordering::Release);
+                notify(eventfd);
+            });
         }
         self.waiting.is_empty()
+    }
+}
+
+impl Drop for AsyncFile {
+    fn drop(&mut self) {
+        self.eventfd.closer().end_writes(&self.eventfd);
     }
 }
 
@@ -234,6 +247,32 @@ mod tests {
         page.word(context_page::CONSUMER).store(100, Ordering::Release);
         assert!(file.flush());
         assert_eq!(page.read(context_page::HEAD), 200);
+    }
+
+    /// If the program fills its eventfd between the check and the write, the thread of the user
+    /// waits until the context ends.
+    #[test]
+    fn the_end_of_a_context_ends_a_write_that_waits() {
+        let page = QueueMemory::new(Arc::new(System::default()), Closer::default())
+            .allocate_apart(CONTEXT_PAGE_LEN)
+            .expect("a page")
+            .block;
+        let closer = Closers::threads(|_| {}, 4).of(77);
+        let file = AsyncFile::new(&System::default(), page, closer.clone()).expect("a file");
+        rustix::io::write(file.descriptor(), &(u64::MAX - 1).to_ne_bytes()).expect("filled");
+        rustix::fs::fcntl_setfl(file.descriptor(), rustix::fs::OFlags::empty()).expect("it blocks");
+        let (tell, told) = channel();
+        let at_work = tell.clone();
+        file.eventfd.act(move |eventfd| {
+            at_work.send("writes").expect("it is waited for");
+            rustix::io::write(eventfd, &1_u64.to_ne_bytes()).expect("it is written");
+        });
+        closer.act(move || tell.send("goes on").expect("it is waited for"));
+        let next = || told.recv_timeout(std::time::Duration::from_secs(30));
+        assert_eq!(next(), Ok("writes"));
+        drop(file);
+        // The write may not have begun when the context ended: then it finds an empty eventfd.
+        assert_eq!(next(), Ok("goes on"));
     }
 
     #[test]
