@@ -222,8 +222,10 @@ impl RegionSlab {
         }
         let start = offset.next_multiple_of(PAGE);
         let end = (offset + len) / PAGE * PAGE;
-        let (host, region, punched) = (Arc::clone(host), Arc::clone(&self.region), Arc::clone(&self.punched));
+        // A region that ends meanwhile is freed as a whole.
+        let (host, region, punched) = (Arc::clone(host), Arc::downgrade(&self.region), Arc::clone(&self.punched));
         closer.act(move || {
+            let Some(region) = region.upgrade() else { return };
             // If the memory cannot be returned, the agent keeps it.
             let _ = host.punch(&region, start, end - start);
             // The range is not reused before this push.
