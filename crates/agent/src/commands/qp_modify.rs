@@ -50,10 +50,8 @@ pub fn apply(world: &mut World, owner: ContextId, wanted: &ModifyQp, rate: Optio
     if qp.frozen {
         return Ok(());
     }
-    if wanted.attr_mask & (attr::STATE | attr::AV) != 0 {
-        // It may get another destination, or none.
-        world.note_traffic(owner, wanted.qp_handle);
-    }
+    // It may get another destination, or none.
+    world.note_traffic(owner, wanted.qp_handle);
     if let Some(qp) = world.tables.qps.find_mut(owner, wanted.qp_handle) {
         qp.settle_paths();
     }

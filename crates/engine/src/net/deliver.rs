@@ -14,6 +14,7 @@ use wire::icrc::Envelope;
 use wire::probe::{self, Probe};
 use wire::{Headers, Opcode, Qpn, lids};
 
+use crate::board::DevicePort;
 use crate::cell::{Packet, Path, Payload};
 use crate::engine::Engine;
 use crate::expected::note_touched;
@@ -142,11 +143,11 @@ impl<'a> Packets<'a> {
             None => Path { device: device as u16, port: 1, slid: lid.unwrap_or(slid), ..Path::default() },
         };
         let grh = is_global.then(|| {
-            // Ports have LIDs on InfiniBand only.
+            let port = DevicePort { device, port: path.port.into() };
             let payload_len = (headers.len() + (inside.len() - head) + ICRC) as u16;
             let grh = Grh { traffic_class, payload_len, hop_limit, sgid: from, dgid: to, ..Grh::default() };
             let mut bytes = [0; wire::grh::LEN];
-            Network::before_datagram(grh, path.slid != 0).emit(&mut bytes);
+            Network::before_datagram(grh, self.engine.board.is_infiniband(port)).emit(&mut bytes);
             bytes
         });
         let packet =

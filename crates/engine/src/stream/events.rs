@@ -3,7 +3,7 @@
 use abi::cq::opcode as wc_opcode;
 use abi::event::kind;
 use abi::queue::qp as word;
-use iwarp::{Close, Event, Reason, Received, Side};
+use iwarp::{Close, Event, Reason, Received, Side, Transmit};
 use protocol::{RecvEnd, State, Status};
 
 use super::Live;
@@ -108,15 +108,11 @@ impl Qp {
     /// The stream is over: the queue pair is in error, and its receive requests are flushed.
     #[cold]
     fn on_closed(&self, inner: &mut Inner, live: &mut Live, close: Close) {
-        if close == Close::TimedOut {
-            // The end waits behind bytes that the peer does not take. A reset comes instead.
-            live.end = None;
-        }
-        if live.end.is_none() {
-            // A reset discards what waits; a graceful end goes out behind it.
-            if matches!(close, Close::Lost | Close::Aborted | Close::TimedOut) {
-                live.output.clear();
-            }
+        if matches!(close, Close::Lost | Close::Aborted | Close::TimedOut) {
+            // A reset discards what waits, also an end that waits behind bytes that the peer does
+            // not take. A graceful end goes out behind these bytes.
+            live.output.clear();
+            live.end = live.end.take().filter(|end| matches!(end, Transmit::Reset));
         }
         self.end_by_stream(inner, live, format_args!("{}", in_words(close)));
     }
