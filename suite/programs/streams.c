@@ -397,6 +397,69 @@ static int atomic_alignment(void)
     return must_not_add(near_mr->rkey, (uintptr_t)near_words + 4, IBV_WC_REM_OP_ERR);
 }
 
+/* Only SENDs that ask for it raise an event. */
+static int solicited(void)
+{
+    struct pollfd ready = { .fd = near->recv_cq_channel->fd, .events = POLLIN };
+    struct ibv_cq *cq;
+    void *context;
+    for (int asks = 0; asks < 2; asks++) {
+        struct ibv_send_wr *bad, wr = { .opcode = IBV_WR_SEND, .send_flags = IBV_SEND_SIGNALED };
+        if (asks) wr.send_flags |= IBV_SEND_SOLICITED;
+        MUST(ibv_req_notify_cq(near->recv_cq, 1) == 0);
+        receive(near, near_mr);
+        MUST(ibv_post_send(far->qp, &wr, &bad) == 0);
+        good_completion(far->send_cq);
+        good_completion(near->recv_cq);
+        MUST(poll(&ready, 1, asks ? LIMIT_SECONDS * 1000 : 0) == asks);
+    }
+    MUST(ibv_get_cq_event(near->recv_cq_channel, &cq, &context) == 0 && cq == near->recv_cq);
+    ibv_ack_cq_events(cq, 1);
+    return 0;
+}
+
+/* The memory that a READ fills needs no right of the peer. */
+static int read_local(void)
+{
+    struct ibv_mr *sink = registered(far->qp->pd, far_words, IBV_ACCESS_LOCAL_WRITE);
+    near_words[0] = 47;
+    MUST(post(far->qp, IBV_WR_RDMA_READ, sink, (uintptr_t)far_words, WORD, (uintptr_t)near_words, near_mr->rkey) == 0);
+    good_completion(far->send_cq);
+    MUST(far_words[0] == 47);
+    return 0;
+}
+
+/* Immediate data, other services, address handles, and a queue pair that nobody has connected. */
+static int refused(void)
+{
+    struct ibv_send_wr *bad, wr = { .send_flags = IBV_SEND_SIGNALED };
+    wr.wr.rdma.rkey = near_mr->rkey;
+    for (int i = 0; i < 2; i++) {
+        wr.opcode = i ? IBV_WR_SEND_WITH_IMM : IBV_WR_RDMA_WRITE_WITH_IMM;
+        bad = NULL;
+        MUST(ibv_post_send(far->qp, &wr, &bad) == EINVAL && bad == &wr);
+    }
+    struct ibv_ah_attr ah = { .port_num = 1, .is_global = 1, .grh = { .hop_limit = 1 } };
+    MUST(ibv_query_gid(far->verbs, 1, 0, &ah.grh.dgid) == 0 && !ibv_create_ah(far->qp->pd, &ah));
+    const enum ibv_qp_type types[] = { IBV_QPT_UC, IBV_QPT_UD, IBV_QPT_XRC_SEND };
+    for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
+        struct ibv_qp_init_attr init = { .send_cq = far->send_cq, .recv_cq = far->recv_cq, .qp_type = types[i],
+                                         .cap = { .max_send_wr = 1, .max_send_sge = 1 } };
+        MUST(!ibv_create_qp(far->qp->pd, &init) && errno != 0);
+    }
+    struct ibv_qp *own = make_qp(far->qp->pd, far->send_cq, IBV_QPT_RC, 2);
+    struct ibv_qp_attr attr = { .qp_state = IBV_QPS_INIT, .port_num = 1 };
+    MUST(ibv_modify_qp(own, &attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS) == 0);
+    attr = (struct ibv_qp_attr){ .qp_state = IBV_QPS_RTR, .path_mtu = IBV_MTU_1024, .dest_qp_num = 1, .ah_attr = ah };
+    MUST(ibv_modify_qp(own, &attr, IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
+                       IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER) == 0);
+    attr = (struct ibv_qp_attr){ .qp_state = IBV_QPS_RTS, .timeout = 14, .retry_cnt = 7 };
+    MUST(ibv_modify_qp(own, &attr, IBV_QP_STATE | IBV_QP_SQ_PSN | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT |
+                       IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC) == EINVAL);
+    MUST(state_of(own) == IBV_QPS_RTR && ibv_destroy_qp(own) == 0);
+    return 0;
+}
+
 static const struct { const char *name; int (*run)(void); } rows[] = {
     { "bind-1", bind_1 }, { "bind-2", bind_2 }, { "bind-bounds", bind_bounds },
     { "local-inv", local_inv }, { "local-inv-mr", local_inv_mr },
@@ -404,7 +467,8 @@ static const struct { const char *name; int (*run)(void); } rows[] = {
     { "send-inv-foreign", send_inv_foreign }, { "send-inv-domain", send_inv_domain },
     { "sqd", sqd }, { "read-refused", read_refused }, { "sges", sges }, { "no-receive", no_receive },
     { "atomics", atomics }, { "atomic-right", atomic_right }, { "atomic-bounds", atomic_bounds },
-    { "atomic-alignment", atomic_alignment },
+    { "atomic-alignment", atomic_alignment }, { "solicited", solicited }, { "read-local", read_local },
+    { "refused", refused },
 };
 
 int main(int argc, char **argv)

@@ -278,6 +278,8 @@ fn iw_connect_only_the_manager_connects() {
     let room = room();
     let outcome = room.finish(room.run(&["ibv_ud_pingpong"])).expect("it ends");
     assert!(!outcome.succeeded() && outcome.everything().contains("RC QPs only"), "{}", outcome.told());
+    let path = cprogram::build_with(&room, "streams", &["-lrdmacm"]).expect("it compiles").display().to_string();
+    room.finish_run(&[&path, "refused"]).expect("it ends").expect_success();
 }
 
 /// Runs a server and a client on two agents, with a proxy between them that cuts the bytes of TCP

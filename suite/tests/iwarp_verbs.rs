@@ -30,10 +30,13 @@ const ROWS: &[Row] = &[
     ("atomic-right", Some("RDMAP, remote protection: the region does not allow the access (0/1/0x2)")),
     ("atomic-bounds", Some("RDMAP, remote protection: the access is out of bounds (0/1/0x1)")),
     ("atomic-alignment", Some("RDMAP, remote operation: unspecified operation error (0/2/0xff)")),
+    ("solicited", None),
+    ("read-local", None),
+    ("refused", None),
 ];
 
 /// The rows whose program ends with success.
-const WELL: &[&str] = &["bind-2", "sges", "atomics"];
+const WELL: &[&str] = &["bind-2", "sges", "atomics", "solicited", "read-local", "refused"];
 
 fn room(user: User) -> (Room, String) {
     let room = Room::of(user).expect("a room").with_agent(&["--transport", "iwarp"]).expect("an agent");

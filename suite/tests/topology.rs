@@ -61,6 +61,18 @@ fn wait_for_path(room: &Room, from: &str, to: &str, exists: bool) -> Vec<String>
     wait::until(HANG, "the path", found).expect("it changes").unwrap_or_default()
 }
 
+/// How many packets a port of a switch, such as `S1[3]`, has sent.
+#[track_caller]
+fn sent(room: &Room, port: &str) -> u64 {
+    let (node, number) = port.trim_end_matches(']').split_once('[').expect("a port");
+    let number: u64 = number.parse().expect("a number");
+    let told = room.json(&["subnet", "--json"]).expect("JSON");
+    let node = told["subnet"].as_array().into_iter().flatten().find(|one| one["name"] == node).expect("a switch");
+    let mut ports = node["ports"].as_array().into_iter().flatten();
+    let port = ports.find(|one| one["port"] == number).expect("a port");
+    port["counters"]["xmit_packets"].as_u64().unwrap_or(0)
+}
+
 #[track_caller]
 fn operate(room: &Room, action: &str, at: &str) {
     room.finish(room.softhca(&["subnet", action, at])).expect("it ends").expect_success();
@@ -149,11 +161,17 @@ fn a_subnet_comes_up_by_itself_and_its_counters_follow_the_path() {
 #[test]
 fn a_link_is_cut_under_load_and_traffic_takes_the_other_one() {
     let room = managed_room(User::Nobody);
-    let (mut server, mut client) = start_pair(&room, ("H3", "H1"), &["ib_write_bw", "-D", "3", "-u", "18"]);
+    let (mut server, mut client) = start_pair(&room, ("H3", "H1"), &["ib_write_bw", "-D", "6", "-u", "18"]);
     let before = wait_for_path(&room, "H1", "H3", true);
+    let load_at = |port: &str| {
+        let more = sent(&room, port) + 1000;
+        wait::until(HANG, &format!("load at {port}"), || (sent(&room, port) >= more).then_some(())).expect("it comes");
+    };
+    load_at(&before[0]);
     operate(&room, "cut", &before[0]);
     let after = wait_for_path(&room, "H1", "H3", true);
     assert_ne!(before[0], after[0], "there are two links between the first two switches");
+    load_at(&after[0]);
     client.wait(HANG).expect("it ends").expect_success();
     server.wait(HANG).expect("it ends").expect_success();
 }

@@ -2,9 +2,9 @@
 //! way to the peer. Principal type: [`Transactions`].
 //!
 //! A transaction id has 64 bits. The client chooses the lower 32. The upper 32 are the number of
-//! the client's registration, as Linux does it: two clients that count alike stay apart, and a
-//! forged answer for another client's request has the wrong upper half. An answer keeps the id of
-//! its request.
+//! the client's registration, as Linux does it: two clients that count alike stay apart. An answer
+//! keeps the id of its request. Who forges one must know both halves; as in Linux, nothing else
+//! tells whether an answer comes from the node that was asked.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -272,6 +272,14 @@ fn a_port_that_gets_a_lid_takes_it_from_a_port_that_has_it_by_chance() {
 }
 
 #[test]
+fn service_levels_above_15_are_refused() {
+    let mut client = Client::on(LinkLayer::Infiniband);
+    let with = |sl| AhAttr { sl, ..to_lid(1) };
+    assert_eq!(client.ah(with(15)), Ok(()));
+    assert!(client.ah(with(16)).is_err() && client.ah(with(255)).is_err());
+}
+
+#[test]
 fn path_bits_choose_one_of_the_ports_lids() {
     let mut client = Client::on(LinkLayer::Infiniband);
     let with = |src_path_bits| AhAttr { src_path_bits, ..to_lid(1) };
