@@ -467,8 +467,8 @@ mod tests {
         bytes.contains(&7)
     }
 
-    /// A process that writes to the lane's file from memory that never arrives holds up whoever gives
-    /// pages of the file back.
+    /// write(2) locks the lane's file while it copies the caller's memory. If a page fault there does
+    /// not end, returning pages of the file (MADV_REMOVE) waits for the lock.
     #[test]
     fn only_lanes_between_engines_of_one_user_give_their_pages_back() {
         for side in [0, 1] {
