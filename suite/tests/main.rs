@@ -16,6 +16,7 @@ mod cm_storage;
 mod counters;
 mod death;
 mod devices;
+mod diagnostics;
 mod direct;
 mod examples;
 mod faults;
