@@ -532,13 +532,19 @@ static void creating(struct ibv_cq *cq)
     NONE(ibv_create_qp_ex(context, &more), EINVAL);
 }
 
-/* softhca's own functions, which a program looks up: why something failed, and an additional
- * sentence. `qp` has refused a send. */
+/* softhca's own functions, which a program looks up: a queue pair by its number, why something
+ * failed, and an additional sentence. `qp` has refused a send. */
 static void reasons(struct ibv_qp *qp, uint64_t refused)
 {
     const char *(*why)(struct ibv_qp *, uint64_t) = (const char *(*)(struct ibv_qp *, uint64_t))dlsym(RTLD_DEFAULT, "softhca_why");
     void (*add)(uint32_t, const char *) = (void (*)(uint32_t, const char *))dlsym(RTLD_DEFAULT, "softhca_note");
-    MUST(why && add);
+    struct ibv_qp *(*find)(uint32_t, uint32_t *) = (struct ibv_qp *(*)(uint32_t, uint32_t *))dlsym(RTLD_DEFAULT, "softhca_find_qp");
+    uint32_t state = 99;
+    MUST(why && add && find);
+    note("softhca_find_qp");
+    NONE(find(qp->qp_num, NULL), EINVAL);
+    MUST(find(UINT32_MAX, &state) == NULL && find(qp->qp_num | 1U << 31, &state) == NULL && state == 99);
+    MUST(find(qp->qp_num, &state) == qp && state <= IBV_QPS_ERR);
     note("softhca_why");
     note("softhca_note");
     MUST(why(NULL, refused) == NULL && why(qp, UINT64_MAX) == NULL);

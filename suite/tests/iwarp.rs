@@ -133,6 +133,17 @@ fn a_connection_that_the_client_cannot_take_ends_at_the_server() {
     }
 }
 
+#[test]
+fn accept_moves_a_queue_pair_that_the_program_has_made_itself() {
+    for user in [User::Me, User::Nobody] {
+        let room = Room::of(user).expect("a room").with_agent(AGENT).expect("an agent");
+        let path = cprogram::build_with(&room, "ownqp", &["-lrdmacm"]).expect("it compiles").display().to_string();
+        let outcome = room.finish_run(&[&path, "127.0.0.1"]).expect("it ends").expect_success();
+        assert!(outcome.output.contains("4 connections"), "{}", outcome.told());
+        room.wait_until_all_is_forgotten(HANG).expect("nothing is left");
+    }
+}
+
 /// The events and statuses are those of Linux's rdma_cm for iWARP.
 #[test]
 fn the_error_of_tcp_is_the_status_of_the_event() {

@@ -96,6 +96,20 @@ fn many_connections_at_once() {
     place.must_meet("cmtime -b ADDRESS -p PORT", "cmtime -s ADDRESS -p PORT -c 100");
 }
 
+/// rping makes its queue pair itself if it is called with `-q`, as the server or as the client.
+#[test]
+fn rping_with_a_queue_pair_of_its_own() {
+    let room = room(User::Nobody);
+    let place = room.place(Family::V4);
+    for (server, client) in [("-q", ""), ("", "-q"), ("-q", "-q")] {
+        must_meet(
+            &place,
+            &format!("rping -s -a ADDRESS -p PORT -C 5 {server}"),
+            &format!("rping -c -a ADDRESS -p PORT -C 5 {client}"),
+        );
+    }
+}
+
 /// Datagrams, multicast, immediate data: the programs end, and the reason says why.
 #[test]
 fn refusals_are_immediate_and_have_a_reason() {

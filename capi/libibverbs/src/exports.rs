@@ -138,4 +138,8 @@ export!("@@IBVERBS_1.18":
     ibv_set_err_comp_cntr = counters::refused,
 );
 
-export!("@@SOFTHCA_1.0": softhca_note = why::note, softhca_why = why::why);
+export!("@@SOFTHCA_1.0":
+    softhca_find_qp = qp::find,
+    softhca_note = why::note,
+    softhca_why = why::why,
+);

@@ -93,6 +93,14 @@ pub(crate) fn is(address: usize, kind: Kind) -> bool {
     matches!(Found::of(table().get(&address), kind), Found::Live | Found::Ending)
 }
 
+/// The address of the first object of this kind that `wanted` accepts. While `wanted` runs, no
+/// object is freed.
+pub(crate) fn find(kind: Kind, mut wanted: impl FnMut(usize) -> bool) -> Option<usize> {
+    let live = table();
+    let candidates = live.iter().filter(|(_, entry)| entry.kind == kind.id && !entry.ending);
+    candidates.map(|(address, _)| *address).find(|address| wanted(*address))
+}
+
 /// Refuses an address without an object of this kind.
 pub(crate) fn check(address: usize, kind: Kind) -> Outcome<()> {
     let found = Found::of(table().get(&address), kind);

@@ -43,7 +43,7 @@ impl<C: Named + 'static, I: 'static> Object<C, I> {
     pub(crate) fn create(c: C, inner: I) -> *mut Self {
         let name = AtomicU32::new(C::name(&raw const c));
         let made = Box::into_raw(Box::new(Self { c: UnsafeCell::new(c), inner, name }));
-        live::enter(made.addr(), Self::kind());
+        live::enter(made.expose_provenance(), Self::kind());
         made
     }
 
@@ -80,6 +80,17 @@ impl<C: Named + 'static, I: 'static> Object<C, I> {
     /// Whether the program has a live object of this type at the address.
     pub(crate) fn is_live<T>(pointer: *const T) -> bool {
         live::is(pointer.addr(), Self::kind())
+    }
+
+    /// The first live object that `wanted` accepts. It may be gone when the caller uses it, unless
+    /// the program promises otherwise.
+    pub(crate) fn find(wanted: impl Fn(&Self) -> bool) -> Option<*mut Self> {
+        let pointer = std::ptr::with_exposed_provenance_mut::<Self>;
+        let is_wanted = |address| {
+            // SAFETY: `create` has entered it as an object of this type, and none is freed meanwhile.
+            wanted(unsafe { &*pointer(address) })
+        };
+        live::find(Self::kind(), is_wanted).map(pointer)
     }
 
     fn with_its_name(&self) -> Outcome<&Self> {

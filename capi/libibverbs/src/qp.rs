@@ -110,6 +110,25 @@ pub(crate) unsafe extern "C" fn create_ex(context: *mut Context, init: *mut QpIn
     })
 }
 
+/// `struct ibv_qp *softhca_find_qp(uint32_t qp_num, uint32_t *state)`: the QP of this process with
+/// this number, or NULL. Also stores its true state: an idle QP of iWARP tells programs INIT, even
+/// in RESET. `librdmacm` finds with it the queue pair that `rdma_conn_param.qp_num` names.
+///
+/// # Safety
+/// `state` can be written, and the program does not destroy this QP at the same time.
+pub(crate) unsafe extern "C" fn find(qpn: u32, state: *mut u32) -> *mut Qp {
+    entry::pointer("softhca_find_qp", || {
+        entry::not_null(state)?;
+        let found = QpObject::find(|qp| qp.inner.queue.get().is_some_and(|queue| queue.qpn() == qpn));
+        let Some(found) = found else { return Ok(std::ptr::null_mut()) };
+        // SAFETY: the caller's promise.
+        let known = unsafe { QpObject::of(found) }?.inner.queue()?.state();
+        // SAFETY: not NULL, and the caller's to write.
+        unsafe { state.write(known) };
+        Ok(found.cast())
+    })
+}
+
 /// All existing attributes.
 const KNOWN: u32 = ((attr::DEST_QPN << 1) - 1) | attr::RATE_LIMIT;
 

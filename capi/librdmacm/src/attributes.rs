@@ -2,6 +2,7 @@
 //! its own, the program makes these changes with `rdma_init_qp_attr(3)`.
 
 use crate::cma::{CmId, DEPTH_MAX};
+use crate::devices;
 use crate::entry::{self, Outcome};
 use crate::id::{self, IdObject};
 use crate::layout::{Qp, QpAttr};
@@ -22,7 +23,12 @@ pub(crate) unsafe extern "C" fn init_qp_attr(id: *mut CmId, attr: *mut QpAttr, m
         entry::not_null(mask)?;
         // SAFETY: the caller's promise.
         let object = unsafe { id::live(id) }?;
-        let asked = asked(object, QpState(get!(attr, qp_state)))?;
+        let mut asked = asked(object, QpState(get!(attr, qp_state)))?;
+        if asked.qp_state == QpState::RTS.0 && object.device()?.is_iwarp && !object.state().has_asked {
+            // `rdma_accept` moves the QP, so the program's own call changes nothing. Linux's
+            // rdma_cm gives this mask, too.
+            asked.qp_attr_mask = attr::PORT;
+        }
         // SAFETY: both are not NULL, and the caller's to write.
         unsafe {
             attr.write(translate(&asked));
@@ -56,7 +62,7 @@ pub(crate) unsafe fn begin(object: &IdObject, qp: *mut Qp) -> Outcome<()> {
 pub(crate) fn connect(object: &IdObject, responder_resources: u8, initiator_depth: u8) -> Outcome<()> {
     let qp = get!(object.c(), qp);
     if qp.is_null() {
-        return Ok(());
+        return connect_external(object);
     }
     let (init, receive, send) =
         (known(object, QpState::INIT)?, known(object, QpState::RTR)?, known(object, QpState::RTS)?);
@@ -77,8 +83,39 @@ pub(crate) fn connect(object: &IdObject, responder_resources: u8, initiator_dept
     unsafe { modify(qp, &mut attributes, send.qp_attr_mask) }
 }
 
+/// On iWARP, takes the QP that the program has made itself to RTS, from any state before.
+fn connect_external(object: &IdObject) -> Outcome<()> {
+    let Some((qp, state)) = external(object) else { return Ok(()) };
+    for next in [QpState::INIT, QpState::RTR, QpState::RTS] {
+        if state < next.0 {
+            let attributes = known(object, next)?;
+            // SAFETY: as in `external`.
+            unsafe { modify(qp, &mut translate(&attributes), attributes.qp_attr_mask) }?;
+        }
+    }
+    Ok(())
+}
+
+/// The QP that `rdma_conn_param.qp_num` has named to `rdma_accept` or `rdma_connect` of an id on an
+/// iWARP device, and its state. The QPs of other devices are the program's own affair.
+fn external(object: &IdObject) -> Option<(*mut Qp, u32)> {
+    let qpn = object.state().external?;
+    // SAFETY: the program keeps the QP while it accepts a connection with it or ends the connection.
+    unsafe { verbs::find_qp(qpn) }.filter(|(qp, _)| devices::is_iwarp(get!(get!(*qp, context), device)))
+}
+
 /// `IBV_QPS_ERR`.
 const ERR: u32 = 6;
+
+/// On iWARP, takes the QP that the program has made itself to the error state, because the
+/// connection ends with its id.
+pub(crate) fn fail_external(object: &IdObject) {
+    if let Some((qp, _)) = external(object) {
+        // If the QP cannot be modified, it is gone.
+        // SAFETY: as in `external`.
+        let _ = unsafe { modify(qp, &mut QpAttr { qp_state: ERR, ..QpAttr::zeroed() }, attr::STATE) };
+    }
+}
 
 /// Takes the id's QP, if it has one, to the error state, so that posted requests end.
 pub(crate) fn fail(object: &IdObject) -> Outcome<()> {

@@ -6,6 +6,7 @@
 use crate::address;
 use crate::attributes;
 use crate::cma::{CmId, ConnParam, DEPTH_MAX, ps};
+use crate::devices::Opened;
 use crate::entry::{self, Outcome, refuse};
 use crate::event;
 use crate::get_event;
@@ -68,6 +69,7 @@ pub(crate) unsafe extern "C" fn connect(id: *mut CmId, param: *const ConnParam) 
         {
             let mut state = object.state();
             state.has_asked = true;
+            state.external = external(object, param, device);
             state.connect.clear();
         }
         get_event::wait_if_sync(object)?;
@@ -114,6 +116,7 @@ pub(crate) unsafe extern "C" fn accept(id: *mut CmId, param: *const ConnParam) -
             return Err(error.into());
         }
         object.inner.named.store(true, Ordering::Relaxed);
+        object.state().external = external(object, param, device);
         if device.is_iwarp
             && let Err(error) = attributes::connect(object, responder_resources, initiator_depth)
         {
@@ -203,6 +206,7 @@ pub(crate) unsafe extern "C" fn disconnect(id: *mut CmId) -> c_int {
         let object = unsafe { id::live(id) }?;
         object.device()?;
         attributes::fail(object)?;
+        attributes::fail_external(object);
         // The agent cannot refuse this for a connection that is or was established.
         if object.state().established && !object.is_datagram() {
             object.channel()?.disconnect_quietly(object.inner.handle)?;
@@ -237,6 +241,12 @@ fn check(object: &IdObject, param: Option<&ConnParam>) -> Outcome<()> {
         }
     }
     Ok(())
+}
+
+/// The number of the program's own QP, if this library moves it: on iWARP.
+fn external(object: &IdObject, param: Option<&ConnParam>, device: &Opened) -> Option<u32> {
+    let is_external = device.is_iwarp && get!(object.c(), qp).is_null();
+    param.filter(|_| is_external).map(|param| param.qp_num)
 }
 
 /// The program's choice, or else the maximum.

@@ -15,7 +15,7 @@ use parking_lot::Mutex;
 use std::ffi::c_int;
 
 /// `IBV_TRANSPORT_IWARP`.
-pub(crate) const TRANSPORT_IWARP: u32 = 1;
+const TRANSPORT_IWARP: u32 = 1;
 
 /// A device that this process has opened.
 pub(crate) struct Opened {
@@ -138,6 +138,11 @@ fn own() -> parking_lot::MutexGuard<'static, Table> {
     table
 }
 
+/// Whether a device is one of iWARP; `device` is from libibverbs.
+pub(crate) fn is_iwarp(device: *mut Device) -> bool {
+    get!(device, transport_type) == TRANSPORT_IWARP
+}
+
 fn open(table: &mut Table, agent: u32, device: *mut Device) -> Outcome<&'static Opened> {
     // SAFETY: `device` is from libibverbs' list; an opened device is never closed.
     let opened = unsafe {
@@ -154,7 +159,7 @@ fn open(table: &mut Table, agent: u32, device: *mut Device) -> Outcome<&'static 
             xrcd: Mutex::new(std::ptr::null_mut()),
             max_initiator_depth: depth(attr.max_qp_init_rd_atom),
             max_responder_resources: depth(attr.max_qp_rd_atom),
-            is_iwarp: get!(device, transport_type) == TRANSPORT_IWARP,
+            is_iwarp: is_iwarp(device),
         }
     };
     let opened: &'static Opened = Box::leak(Box::new(opened));

@@ -57,6 +57,8 @@ pub(crate) struct State {
     pub(crate) has_asked: bool,
     /// Whether the program knows, or learns now, that the connection is established.
     pub(crate) established: bool,
+    /// On iWARP, the number of the QP that the program has made itself for the connection.
+    pub(crate) external: Option<u32>,
     /// Our READs and atomics, as asked for or as agreed.
     pub(crate) initiator_depth: u8,
     /// The peer's READs and atomics.
@@ -195,6 +197,7 @@ impl Beginning {
             connect_error: false,
             has_asked: false,
             established: false,
+            external: None,
             initiator_depth: 0,
             responder_resources: 0,
             attributes: [const { None }; 3],

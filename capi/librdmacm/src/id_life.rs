@@ -6,6 +6,7 @@
 //! [`create`] and [`destroy`].
 
 use crate::addrinfo;
+use crate::attributes;
 use crate::channel::{self, ChannelObject};
 use crate::cma::{CmId, EventChannel, ps, qpt};
 use crate::entry::{self, Outcome, refuse};
@@ -100,6 +101,7 @@ pub(crate) unsafe fn end(id: *mut CmId) -> Outcome<()> {
         Err(error) if error.errno == abi::Errno::EIO => 0,
         Err(error) => return Err(error.into()),
     };
+    attributes::fail_external(object);
     // SAFETY: the id's own event, if it keeps one.
     unsafe { event::let_go(object) };
     object.wait_for_events(reported);

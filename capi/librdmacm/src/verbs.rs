@@ -45,6 +45,26 @@ unsafe extern "C" {
     pub(crate) fn ibv_copy_qp_attr_from_kern(to: *mut QpAttr, from: *const c_void);
 }
 
+/// The QP of this process with this number, and its state. `None` also for a verbs library other
+/// than softhca's, which does not have the function.
+///
+/// # Safety
+/// The program does not destroy this QP at the same time.
+pub(crate) unsafe fn find_qp(qpn: u32) -> Option<(*mut Qp, u32)> {
+    type Find = unsafe extern "C" fn(u32, *mut u32) -> *mut Qp;
+    // SAFETY: a string; the look-up uses the scope of the library that this code is in.
+    let function = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"softhca_find_qp".as_ptr()) };
+    if function.is_null() {
+        return None;
+    }
+    // SAFETY: nothing else has this name, and libibverbs is never unloaded.
+    let find = unsafe { std::mem::transmute::<*mut c_void, Find>(function) };
+    let mut state = 0;
+    // SAFETY: it takes any number, and `state` is a local variable.
+    let found = unsafe { find(qpn, &raw mut state) };
+    (!found.is_null()).then_some((found, state))
+}
+
 /// `IBV_QP_INIT_ATTR_PD`.
 pub(crate) const QP_INIT_PD: u32 = 1;
 /// `IBV_QP_INIT_ATTR_XRCD`.

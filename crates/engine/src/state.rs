@@ -11,7 +11,6 @@ use abi::errno::Errno;
 use abi::event::kind;
 use abi::qp::{ExModifyQp, ExModifyQpAnswer, ModifyQp, attr};
 use abi::queue::{QP_SQ_DRAINING, qp as word};
-use protocol::modify::{Attributes, counting};
 use protocol::{Access, Requester, RequesterConfig, Responder, ResponderConfig, Service, State};
 use wire::{Psn, Qpn};
 
@@ -103,7 +102,7 @@ impl Qp {
         if inner.is_frozen() {
             return Ok(());
         }
-        let attr_mask = counting(self.service, Attributes(attributes.attr_mask)).0;
+        let Some(attr_mask) = self.counting_attributes(&inner, attributes.attr_mask) else { return Ok(()) };
         let attributes = ModifyQp { qp_handle: self.handle(), attr_mask, ..*attributes };
         let request = modify_command(attributes, rate);
         let takes_stream = self.takes_stream(&inner, &attributes);

@@ -6,12 +6,11 @@ use super::address::Name;
 use super::verbs::never_waits;
 use super::waiting::borrowed;
 use crate::cma::{CmEvent, CmId, ConnParam, EventChannel, ps, qpt};
-use crate::devices::TRANSPORT_IWARP;
 use crate::entry::Outcome;
 use crate::layout::{Context, Cq, Pd, Qp, QpCap, QpInitAttr, SaPathRec};
 use crate::object::get;
 use crate::verbs::{last_error, made};
-use crate::{address, channel, connection, event, get_event, id_life, option, qp};
+use crate::{address, channel, connection, devices, event, get_event, id_life, option, qp};
 use bytemuck::Zeroable;
 use std::ffi::{c_int, c_void};
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
@@ -263,8 +262,7 @@ impl Endpoint {
 
     /// Whether the device is an iWARP device. There must be a device.
     pub(crate) fn is_iwarp(&self) -> bool {
-        let device = get!(self.context(), device);
-        get!(device, transport_type) == TRANSPORT_IWARP
+        devices::is_iwarp(get!(self.context(), device))
     }
 
     /// The default protection domain of the device.

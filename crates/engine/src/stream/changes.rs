@@ -17,6 +17,7 @@ use abi::qp::{ModifyQp, attr};
 use abi::stream::{StreamEnd, StreamOut, StreamTake, end_flags, stream_flags};
 use iwarp::{Agreement, Config, Quirks, Role, Rtr, Stream};
 use protocol::State;
+use protocol::modify::{Attributes, counting};
 use rustix::event::epoll::EventFlags;
 
 use super::gate::Gate;
@@ -28,12 +29,26 @@ use crate::error::{Result, by_system, refusal};
 use crate::qp::{Inner, Qp};
 use crate::request;
 
+/// The attributes that count for a queue pair of iWARP in a call that leaves its state. The others
+/// are ignored, as Linux's siw ignores them: `rdma_init_qp_attr` gives only the port for RTS if
+/// `rdma_accept` makes this change.
+const COUNTING_IN_STATE: u32 = attr::ACCESS_FLAGS | attr::RATE_LIMIT;
+
 impl Qp {
     /// Whether it is a queue pair of iWARP: it goes to RTS after the connection manager has
     /// accepted a request, and not before.
     #[must_use]
     pub fn is_iwarp(&self) -> bool {
         self.lock().link.stream.is_some()
+    }
+
+    /// The attributes of a mask that count for this QP. `None`: there are none, and nothing changes.
+    pub(crate) fn counting_attributes(&self, inner: &Inner, mask: u32) -> Option<u32> {
+        let counts = counting(self.service, Attributes(mask)).0;
+        match inner.link.stream.is_some() && counts & attr::STATE == 0 {
+            true => Some(counts & COUNTING_IN_STATE).filter(|counts| *counts != 0),
+            false => Some(counts),
+        }
     }
 
     /// Whether a change takes the connection over.
