@@ -143,6 +143,31 @@ fn libfabric_pingpong() {
     }
 }
 
+/// As [`libfabric_pingpong`], between hosts. The server listens at the address of `localhost`, which
+/// is that of its host here.
+#[test]
+fn libfabric_pingpong_between_hosts() {
+    let Some(hosts) = Hosts::joined(1500, User::Me).expect("two namespaces") else { return };
+    let hosts = hosts.with_agents(AGENT).expect("agents");
+    let (left, right) = (hosts.left.room(), hosts.right.room());
+    let address = hosts.left.rendezvous();
+    let names = left.folder().join("hosts");
+    std::fs::write(&names, format!("{address} localhost\n")).expect("written");
+    for (provider, endpoint) in [("verbs", "msg"), ("verbs;ofi_rxm", "rdm")] {
+        let port = Port::reserve().expect("a port");
+        let at = port.number().to_string();
+        let words = ["fi_pingpong", "-p", provider, "-e", endpoint, "-c", "-I", "20", "-S", "65536"];
+        let script = format!("mount --bind {} /etc/hosts && exec \"$@\"", names.display());
+        let named = ["unshare", "--mount", "sh", "-c", &script, "sh"];
+        let mut server = left.start(left.run(&[&named[..], &words, &["-B", &at]].concat())).expect("it starts");
+        port::wait_for_listener(server.id(), port.number(), HANG, || server.ended()).expect("it listens");
+        let client = right.finish_run(&[&words[..], &["-P", &at, &address]].concat()).expect("it ends");
+        assert!(client.expect_success().output.contains("=20"), "{}", server.everything());
+        server.wait(HANG).expect("it ends").expect_success();
+    }
+    hosts.place(Family::V4).must_be_empty();
+}
+
 /// UCX supports no iWARP device, and says so at its most detailed level only.
 #[test]
 fn ucx_takes_no_iwarp_device() {
@@ -184,5 +209,26 @@ fn the_pyverbs_tests_of_connections_pass() {
         let name = format!("CMTestCase.test_rdmacm_{name}");
         let passed = cases.iter().any(|case| case.name == name && case.verdict == Verdict::Passed);
         assert!(passed, "{name}: {}", outcome.told());
+    }
+}
+
+/// The same tests, with each side on a host of its own.
+#[test]
+fn the_pyverbs_tests_of_connections_pass_between_hosts() {
+    let Some(hosts) = Hosts::joined(1500, User::Me).expect("two namespaces") else { return };
+    let hosts = hosts.with_agents(AGENT).expect("agents");
+    let pyverbs = Pyverbs::unpack(hosts.left.room()).expect("the tests");
+    for family in [Family::V4, Family::V6] {
+        let place = hosts.place(family);
+        for name in ["sync_traffic", "async_traffic", "async_reject_traffic", "async_read"] {
+            let line = pyverbs.side(&format!("test_rdmacm_{name}"));
+            let mut server = place.serve(&line).unwrap_or_else(|why| panic!("{name}: {why}"));
+            let mut client = place.call(&server, &format!("{line} client")).expect("it starts");
+            for side in [&mut client, &mut server.program] {
+                let outcome = side.wait(HANG).expect("it ends").expect_success();
+                assert!(outcome.output.contains(&format!("test_rdmacm_{name} passed")), "{}", outcome.told());
+            }
+            place.must_be_empty();
+        }
     }
 }

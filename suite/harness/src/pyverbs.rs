@@ -5,7 +5,7 @@
 //! that a device does not support skips itself and says why. The principal type is [`Pyverbs`].
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::room::Room;
@@ -81,6 +81,14 @@ impl<'a> Pyverbs<'a> {
     pub fn words(&self, module: &str) -> Vec<String> {
         let runner = self.folder.join("tests/run_tests.py").display().to_string();
         ["/usr/bin/python3", &runner, "-v", &format!("tests.{module}")].map(str::to_owned).into()
+    }
+
+    /// The line of a [`crate::Place`] that runs the server's side of a test of `test_rdmacm`. The
+    /// client's line has the word `client` behind it.
+    #[must_use]
+    pub fn side(&self, test: &str) -> String {
+        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../programs/cm_side.py");
+        format!("/usr/bin/python3 {} {} {test} PORT ADDRESS", script.display(), self.folder.display())
     }
 
     /// Runs a module with `softhca run`. The result is an error if no test reported a result, or if
