@@ -397,24 +397,29 @@ static int atomic_alignment(void)
     return must_not_add(near_mr->rkey, (uintptr_t)near_words + 4, IBV_WC_REM_OP_ERR);
 }
 
-/* Only SENDs that ask for it raise an event. */
+/* Only SENDs that ask for it raise an event. The last one also invalidates a window. */
 static int solicited(void)
 {
     struct pollfd ready = { .fd = near->recv_cq_channel->fd, .events = POLLIN };
     struct ibv_cq *cq;
     void *context;
-    for (int asks = 0; asks < 2; asks++) {
+    for (int round = 0; round < 3; round++) {
         struct ibv_send_wr *bad, wr = { .opcode = IBV_WR_SEND, .send_flags = IBV_SEND_SIGNALED };
-        if (asks) wr.send_flags |= IBV_SEND_SOLICITED;
+        if (round > 0) wr.send_flags |= IBV_SEND_SOLICITED;
+        if (round > 1) {
+            wr.opcode = IBV_WR_SEND_WITH_INV;
+            wr.invalidate_rkey = bound(near, near_mr);
+        }
         MUST(ibv_req_notify_cq(near->recv_cq, 1) == 0);
         receive(near, near_mr);
         MUST(ibv_post_send(far->qp, &wr, &bad) == 0);
         good_completion(far->send_cq);
-        good_completion(near->recv_cq);
-        MUST(poll(&ready, 1, asks ? LIMIT_SECONDS * 1000 : 0) == asks);
+        MUST(good_completion(near->recv_cq).invalidated_rkey == wr.invalidate_rkey || round < 2);
+        MUST(poll(&ready, 1, round ? LIMIT_SECONDS * 1000 : 0) == (round > 0));
+        if (round == 0) continue;
+        MUST(ibv_get_cq_event(near->recv_cq_channel, &cq, &context) == 0 && cq == near->recv_cq);
+        ibv_ack_cq_events(cq, 1);
     }
-    MUST(ibv_get_cq_event(near->recv_cq_channel, &cq, &context) == 0 && cq == near->recv_cq);
-    ibv_ack_cq_events(cq, 1);
     return 0;
 }
 

@@ -1,10 +1,11 @@
 //! Captures of iWARP (`softhca capture`): tshark takes the segments apart as MPA, DDP and RDMAP,
-//! from the start-up frames to a Terminate message.
+//! from the start-up frames to a Terminate message. It knows each opcode, and which FPDU a fault
+//! rule has damaged.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use harness::{Family, HANG, Room, User, cprogram};
+use harness::{Family, HANG, Outcome, Program, Room, User, cprogram};
 use rustix::process::Signal;
 
 /// What tshark shows of a segment.
@@ -15,28 +16,59 @@ const FIELDS: &[&str] = &[
     "iwarp_mpa.key.rep",
     "iwarp_rdma.opcode",
     "iwarp_rdma.term_layer",
-    "iwarp_mpa.crc_check",
-    "_ws.expert.message",
 ];
+
+/// What tshark prints of a file. It would take SENDs without data for broken RPCs.
+fn tshark(file: &Path, options: &[&str]) -> String {
+    let mut command = Command::new("tshark");
+    command.args(["-n", "-o", "tcp.try_heuristic_first:TRUE", "-o", "tcp.check_checksum:TRUE"]);
+    let output = command.args(["--disable-protocol", "rpcordma", "-r"]).arg(file).args(options).output();
+    let output = output.expect("tshark");
+    assert!(output.status.success(), "tshark: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
 
 /// The rows of FIELDS, one for each segment.
 fn rows(file: &Path) -> Vec<Vec<String>> {
-    let mut command = Command::new("tshark");
-    command.args(["-n", "-o", "tcp.try_heuristic_first:TRUE", "-o", "tcp.check_checksum:TRUE", "-T", "fields", "-r"]);
-    command.arg(file).args(FIELDS.iter().flat_map(|field| ["-e", field]));
-    let output = command.output().expect("tshark");
-    assert!(output.status.success(), "tshark: {}", String::from_utf8_lossy(&output.stderr));
-    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let fields = FIELDS.iter().flat_map(|field| ["-e", field]);
+    let text = tshark(file, &["-T", "fields"].into_iter().chain(fields).collect::<Vec<_>>());
     text.lines().map(|line| line.split('\t').map(str::to_owned).collect()).collect()
 }
 
-#[test]
-fn tshark_takes_every_kind_of_message_apart() {
+/// The FPDUs: tshark's word for the opcode, and its verdict on the CRC.
+fn fpdus(file: &Path) -> Vec<(String, String)> {
+    let text = tshark(file, &["-V"]);
+    assert!(!text.contains("[Malformed Packet"), "{text}");
+    // RDMAP's opcode has four bits of its byte. That of an atomic is another field.
+    let opcode = |line: &str| Some(line.trim_start().get("0000 0000".len()..)?.strip_prefix(" = OpCode: ")?.to_owned());
+    let crc = |line: &str| Some(line.trim_start().strip_prefix("CRC check: ")?.to_owned());
+    let opcodes: Vec<String> = text.lines().filter_map(opcode).collect();
+    let crcs: Vec<String> = text.lines().filter_map(crc).collect();
+    assert_eq!(opcodes.len(), crcs.len(), "each FPDU has a CRC and an opcode\n{text}");
+    opcodes.into_iter().zip(crcs).collect()
+}
+
+/// A room with a capture that has begun, and its file.
+fn capturing() -> (Room, Program, PathBuf) {
     let room = Room::of(User::Me).expect("a room").with_agent(&["--transport", "iwarp"]).expect("an agent");
     let file = room.folder().join("capture.pcapng");
     let to = file.display().to_string();
     let mut capture = room.start(room.softhca(&["capture", "-w", &to, "--print"])).expect("it starts");
     capture.wait_for_words("listening on", HANG).expect("it listens");
+    (room, capture, file)
+}
+
+/// Ends a capture, which has lost nothing.
+fn ended(mut capture: Program) -> Outcome {
+    capture.signal(Signal::INT);
+    let outcome = capture.wait(HANG).expect("it ends").expect_success();
+    assert!(outcome.errors.contains("\n0 packets dropped by the capture"), "{}", outcome.told());
+    outcome
+}
+
+#[test]
+fn tshark_takes_every_kind_of_message_apart() {
+    let (room, capture, file) = capturing();
     let place = room.place(Family::V4);
     place.must_meet("rping -s -a ADDRESS -p PORT -C 3 -S 3000 -V", "rping -c -a ADDRESS -p PORT -C 3 -S 3000 -V");
     let program = cprogram::build_with(&room, "terminates", &["-lrdmacm"]).expect("it compiles");
@@ -46,9 +78,7 @@ fn tshark_takes_every_kind_of_message_apart() {
     for side in [&mut calling, &mut serving.program] {
         assert_eq!(side.wait(HANG).expect("it ends").code, 2);
     }
-    capture.signal(Signal::INT);
-    let outcome = capture.wait(HANG).expect("it ends").expect_success();
-    assert!(outcome.errors.contains("\n0 packets dropped by the capture"), "{}", outcome.told());
+    let outcome = ended(capture);
 
     let rows = rows(&file);
     let count = |field: &str, value: &str| {
@@ -72,4 +102,56 @@ fn tshark_takes_every_kind_of_message_apart() {
     {
         assert!(outcome.output.contains(words), "{words} is not in\n{}", outcome.output);
     }
+}
+
+/// Every opcode that programs can use. tshark has no word for immediate data, which they cannot
+/// send.
+#[test]
+fn tshark_knows_every_opcode_and_finds_each_crc_good() {
+    let (room, capture, file) = capturing();
+    let program = cprogram::build_with(&room, "streams", &["-lrdmacm"]).expect("it compiles").display().to_string();
+    for (row, code) in [("bind-2", 0), ("atomics", 0), ("solicited", 0), ("send-inv", 2)] {
+        assert_eq!(room.finish_run(&[&program, row]).expect("it ends").code, code, "{row}");
+    }
+    ended(capture);
+    let fpdus = fpdus(&file);
+    for (number, word) in [
+        (0x0, "Write"),
+        (0x1, "Read Request"),
+        (0x2, "Read Response"),
+        (0x3, "Send"),
+        (0x4, "Send with Invalidate"),
+        (0x5, "Send with SE"),
+        (0x6, "Send with SE and Invalidate"),
+        (0x7, "Terminate"),
+        (0xa, "Atomic Request"),
+        (0xb, "Atomic Response"),
+    ] {
+        let word = format!("{word} ({number:#x})");
+        assert!(fpdus.iter().any(|(opcode, _)| *opcode == word), "no {word} in {fpdus:#?}");
+    }
+    let bad: Vec<_> = fpdus.iter().filter(|(_, crc)| !crc.ends_with("(Good CRC32)")).collect();
+    assert!(bad.is_empty(), "{bad:?}");
+}
+
+#[test]
+fn tshark_finds_the_crc_bad_of_the_fpdu_that_is_damaged() {
+    let (room, capture, file) = capturing();
+    let place = room.place(Family::V4);
+    let mut server = place.serve("rping -s -a ADDRESS -p PORT -C 5 -V").expect("it listens");
+    let port = server.port().to_string();
+    let rule = ["run", "--fault", "corrupt opcode send nth 2", "--"];
+    let client = ["rping", "-c", "-a", "127.0.0.1", "-p", &port, "-C", "5", "-V"];
+    let mut client = room.start(room.softhca(&[&rule[..], &client].concat())).expect("it starts");
+    for side in [&mut client, &mut server.program] {
+        side.wait(HANG).expect("it ends");
+    }
+    ended(capture);
+    let fpdus = fpdus(&file);
+    let sends: Vec<_> = fpdus.iter().filter(|(opcode, _)| opcode == "Send (0x3)").collect();
+    // The client's first, the server's, and the client's second.
+    let [_, _, (_, crc)] = sends[..] else { panic!("{fpdus:#?}") };
+    assert!(crc.contains("(Bad CRC32, should be 0x"), "{crc}");
+    let good = fpdus.iter().filter(|(_, crc)| crc.ends_with("(Good CRC32)")).count();
+    assert_eq!(good, fpdus.len() - 1, "{fpdus:#?}");
 }
