@@ -2,6 +2,7 @@
 //! bytes, as the caller it sends what softhca's own programs do not.
 
 mod initiator;
+mod quirks;
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -24,6 +25,11 @@ fn room() -> Room {
 
 /// Starts a program of the suite as a client, and accepts its connection.
 fn accepted(room: &Room, name: &str, more: &[&str]) -> (Program, TcpStream) {
+    replied(room, name, more, REPLY)
+}
+
+/// As [`accepted`], with another reply.
+fn replied(room: &Room, name: &str, more: &[&str], reply: &[u8]) -> (Program, TcpStream) {
     let path = cprogram::build_with(room, name, &["-lrdmacm"]).expect("it compiles").display().to_string();
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let port = listener.local_addr().expect("bound").port().to_string();
@@ -33,16 +39,22 @@ fn accepted(room: &Room, name: &str, more: &[&str]) -> (Program, TcpStream) {
     let mut request = [0; 24];
     socket.read_exact(&mut request).expect("a request");
     assert!(request.starts_with(b"MPA ID Req Frame"), "{request:02x?}");
-    socket.write_all(REPLY).expect("a reply");
+    socket.write_all(reply).expect("a reply");
     (client, socket)
+}
+
+/// Waits until `lastwords` has stopped itself. Returns its process.
+fn stopped(client: &mut Program) -> u32 {
+    let pid = client.inner("lastwords", HANG).expect("it runs");
+    wait::until(HANG, "the program to stop", || (process::state(pid) == Some('T')).then_some(())).expect("it stops");
+    pid
 }
 
 #[test]
 fn iw_lost_a_message_before_the_end_arrives_although_the_next_send_fails() {
     let room = room();
     let (mut client, mut socket) = accepted(&room, "lastwords", &[]);
-    let pid = client.inner("lastwords", HANG).expect("it runs");
-    wait::until(HANG, "the program to stop", || (process::state(pid) == Some('T')).then_some(())).expect("it stops");
+    let pid = stopped(&mut client);
     socket.write_all(HELLO).expect("sent");
     set_socket_linger(&socket, Some(Duration::ZERO)).expect("an option");
     drop(socket);

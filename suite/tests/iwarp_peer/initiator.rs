@@ -1,5 +1,5 @@
-//! A peer that calls a listener of the suite's program `pressure`, and then sends and reads FPDUs
-//! one by one, when the test wants it. Principal type: [`Initiator`].
+//! A peer that calls a listener, and then sends and reads FPDUs one by one, when the test wants it.
+//! Principal type: [`Initiator`].
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -10,7 +10,7 @@ use iwarp::fpdu::{Receiver, Sender};
 use iwarp::rdmap::{AtomicRequest, Opcode, QUEUE_REQUEST, ReadRequest};
 use iwarp::{Answer, Stag, Terms};
 
-/// The peer, and the memory that the listener offers.
+/// The peer, and the memory that the listener offers, if it is the suite's program `pressure`.
 pub(super) struct Initiator {
     socket: TcpStream,
     sender: Sender,
@@ -20,6 +20,21 @@ pub(super) struct Initiator {
     msn: u32,
     pub(super) address: u64,
     pub(super) stag: Stag,
+}
+
+/// A message of one segment.
+pub(super) fn segment(opcode: Opcode, place: Place, payload: &[u8]) -> Vec<u8> {
+    let mut header = [0; UNTAGGED_LEN];
+    let len = Header { last: true, rdmap: opcode.emit(), place }.emit(&mut header);
+    [&header[..len], payload].concat()
+}
+
+/// The FPDU of a segment.
+pub(super) fn framed(sender: &mut Sender, segment: &[u8]) -> Vec<u8> {
+    let mut out = vec![0; sender.room(segment.len())];
+    let len = sender.frame(&mut out, segment, 0, |_, _, _| Ok::<_, ()>(false)).expect("nothing is fetched");
+    out.truncate(len);
+    out
 }
 
 impl Initiator {
@@ -37,8 +52,8 @@ impl Initiator {
                 (_, answer) => assert_eq!(answer, None),
             }
         };
-        let address = u64::from_ne_bytes(*private.first_chunk().expect("an address"));
-        let stag = Stag(u32::from_ne_bytes(private[8..12].try_into().expect("a key")));
+        let address = private.first_chunk().map_or(0, |bytes| u64::from_ne_bytes(*bytes));
+        let stag = private.get(8..12).map_or(Stag(0), |key| Stag(u32::from_ne_bytes(key.try_into().expect("4 bytes"))));
         let (sender, receiver) = (Sender::new(true, false), Receiver::new(true, false));
         Self { socket, sender, receiver, arrived: Vec::new(), msn: 0, address, stag }
     }
@@ -58,15 +73,25 @@ impl Initiator {
         self.request(Opcode::AtomicRequest, &payload);
     }
 
+    /// Writes to the listener's memory.
+    pub(super) fn write(&mut self, data: &[u8]) {
+        self.send(&segment(Opcode::Write, Place::Tagged { stag: self.stag, to: self.address }, data));
+    }
+
     fn request(&mut self, opcode: Opcode, payload: &[u8]) {
         self.msn += 1;
         let place = Place::Untagged { invalidate: Stag(0), queue: QUEUE_REQUEST, msn: self.msn, offset: 0 };
-        let mut segment = [0; UNTAGGED_LEN];
-        Header { last: true, rdmap: opcode.emit(), place }.emit(&mut segment);
-        let segment = [&segment[..], payload].concat();
-        let mut out = vec![0; self.sender.room(segment.len())];
-        let len = self.sender.frame(&mut out, &segment, 0, |_, _, _| Ok::<_, ()>(false)).expect("nothing is fetched");
-        self.socket.write_all(&out[..len]).expect("sent");
+        self.send(&segment(opcode, place, payload));
+    }
+
+    /// Sends a segment, whatever it contains.
+    pub(super) fn send(&mut self, segment: &[u8]) {
+        self.socket.write_all(&framed(&mut self.sender, segment)).expect("sent");
+    }
+
+    /// Whether the listener has closed its direction, and nothing is left to read.
+    pub(super) fn is_at_end(&mut self) -> bool {
+        self.arrived.is_empty() && self.socket.read(&mut [0]).is_ok_and(|len| len == 0)
     }
 
     /// Reads the next segment: its header and its data.
