@@ -2,6 +2,7 @@
 //! bytes, as the caller it sends what softhca's own programs do not.
 
 mod initiator;
+mod mistakes;
 mod quirks;
 
 use std::io::{Read, Write};

@@ -111,7 +111,12 @@ impl Manager {
                     arrived.extend_from_slice(&bytes[..taken]);
                     (taken, Ok(answer))
                 }
-                Err(error) => (0, Err(error)),
+                Err(error) => {
+                    // What is not read would make the end of the connection a reset, before which the
+                    // peer may not get the Terminate message.
+                    arrived.extend_from_slice(bytes);
+                    (bytes.len(), Err(error))
+                }
             });
             if !arrived.is_empty() {
                 self.show_asking(name, ARRIVED, &arrived);
@@ -141,6 +146,7 @@ impl Manager {
             && let Some(last) = initiator.poll_transmit()
         {
             let _ = sockets::send(socket, &last);
+            self.show_asking(name, LEAVES, &last);
         }
         self.no_connection(name, (event::CONNECT_ERROR, Errno::EINVAL), &[], &error.to_string());
     }
