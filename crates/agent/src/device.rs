@@ -57,6 +57,8 @@ pub struct Device {
     pub transport: Transport,
     /// How connections begin, if its transport is iWARP.
     pub iwarp: StartUp,
+    /// The GUID of its only port follows the MAC address of the port's interface.
+    pub(crate) follows_mac: bool,
     /// The limits that the agent enforces.
     pub limits: Limits,
     /// Port 1 first.
@@ -140,6 +142,7 @@ impl Device {
             memory_windows: config.memory_windows,
             transport: config.transport,
             iwarp: config.iwarp,
+            follows_mac: rnic::follows_mac(config),
             limits: config.limits,
             ports,
             dm_used: 0,
@@ -426,6 +429,15 @@ impl Port {
             }
             Transport::Iwarp => None,
         }
+    }
+
+    /// Takes another GUID. Returns whether it is another one.
+    pub(crate) fn set_guid(&mut self, guid: Guid) -> bool {
+        let changed = std::mem::replace(&mut self.guid, guid) != guid;
+        if changed {
+            self.gids.set_prefix(LINK_LOCAL, guid);
+        }
+        changed
     }
 
     /// Whether its packets are those of RoCE or InfiniBand.

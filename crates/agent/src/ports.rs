@@ -1,6 +1,6 @@
 //! What changes at a port by itself: it goes down and comes up with its interfaces (PORT_ERR and
-//! PORT_ACTIVE), and its rate follows its interface. Changes that somebody asks for are in
-//! [`crate::port_change`].
+//! PORT_ACTIVE), its rate follows its interface, and on iWARP the GID follows the interface's MAC
+//! address. Changes that somebody asks for are in [`crate::port_change`].
 //!
 //! If a port has named interfaces, it goes down when none of them is running, and becomes active
 //! when one is. A port without named interfaces stays active, even without any interface, because
@@ -13,6 +13,7 @@ use abi::private::{Push, push};
 use crate::addresses::Link;
 use crate::config::PortState;
 use crate::rate::Rate;
+use crate::rnic;
 use crate::world::World;
 
 impl World {
@@ -30,6 +31,26 @@ impl World {
         }
         let changes = wanted.into_iter().map(|(device, number, up)| self.set_port(device, number, up));
         changes.fold(false, |any, changed| any | changed)
+    }
+
+    /// Updates the GIDs of iWARP ports from the MAC addresses of their interfaces. The contexts of a
+    /// device whose GID has changed get GID_CHANGE, and the result is true.
+    pub fn follow_macs(&mut self, links: &[Link]) -> bool {
+        let mut changed = Vec::new();
+        for device in self.devices.iter_mut().filter(|device| device.follows_mac) {
+            let Some(port) = device.ports.first_mut() else { continue };
+            let names = port.interfaces.as_deref().unwrap_or_default();
+            let mac = links.iter().find(|link| names.contains(&link.name)).and_then(|link| link.mac);
+            if mac.is_some_and(|mac| port.set_guid(rnic::guid_of(mac))) {
+                changed.push(device.index);
+            }
+        }
+        for device in &changed {
+            tracing::info!(device = %self.devices[*device].name, "the MAC address has changed");
+            self.show_port(*device);
+            self.raise(*device, AsyncRecord { element: 1, event_type: kind::GID_CHANGE, reserved: 0 });
+        }
+        !changed.is_empty()
     }
 
     /// Updates the rates of Ethernet ports from the speed of their interfaces. Returns true if a
@@ -82,5 +103,44 @@ impl World {
         for engine in self.contexts.values_mut().filter_map(|context| context.engine.as_mut()) {
             engine.push(Push { kind: push::PORTS, ..Push::default() }, Vec::new());
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{Config, Guid};
+    use crate::devices::DeviceNews;
+
+    #[test]
+    fn the_gid_of_iwarp_follows_the_mac_address_of_the_interface_unless_it_is_configured() {
+        const DEVICES: &str = "[[devices]]\nname = \"iw0\"\ntransport = \"iwarp\"\n[[devices.ports]]\ninterfaces = [\"one\"]\n\
+                               [[devices]]\nname = \"iw1\"\ntransport = \"iwarp\"\n[[devices.ports]]\n\
+                               interfaces = [\"two\"]\nguid = \"0000:0000:0000:0009\"\n\
+                               [[devices]]\nname = \"roce0\"\n[[devices.ports]]\ninterfaces = [\"three\"]\n";
+        let mut world = World::new(&Config::parse(DEVICES).expect("valid"), "test").expect("a world");
+        let node_guid = world.devices[0].node_guid;
+        let others = [1, 2].map(|device| world.devices[device].gid(1, 0));
+        let link =
+            |name: &str, last| Link { name: name.to_owned(), mac: Some([2, 0, 0, 0, 0, last]), ..Link::default() };
+        for last in [1, 2] {
+            let links = ["one", "two", "three"].map(|name| link(name, last));
+            world.devices.take_news();
+            assert!(world.follow_macs(&links));
+            assert!(!world.follow_macs(&links), "nothing changes again");
+            let news = world.devices.take_news();
+            assert!(
+                matches!(
+                    news[..],
+                    [DeviceNews::Event(0, AsyncRecord { element: 1, event_type: kind::GID_CHANGE, .. })]
+                ),
+                "{news:?}"
+            );
+            assert_eq!(world.devices[0].gid(1, 0).expect("a GID")[..7], [2, 0, 0, 0, 0, last, 0]);
+        }
+        assert!(!world.follow_macs(&[]), "the address of an interface that is gone stays");
+        assert_eq!(world.devices[0].node_guid, node_guid, "the device stays the same");
+        assert_eq!([1, 2].map(|device| world.devices[device].gid(1, 0)), others);
+        assert_eq!(world.devices[1].ports[0].guid, Guid(9));
     }
 }

@@ -134,10 +134,22 @@ pub(crate) fn port_attributes(of: QueryPortAnswer) -> QueryPortAnswer {
     }
 }
 
-/// The node GUID of an iWARP device that is bound to one interface: the EUI-64 of its MAC address.
-pub(crate) fn guid(config: &DeviceConfig) -> Option<Guid> {
+/// The interface whose MAC address names an iWARP device: the only one of its port.
+fn interface(config: &DeviceConfig) -> Option<&str> {
     let port = config.ports.first().filter(|_| config.transport == Transport::Iwarp)?;
     let [name] = port.interfaces.as_deref()? else { return None };
+    Some(name)
+}
+
+/// Whether the GID is the MAC address that the interface has now.
+pub(crate) fn follows_mac(config: &DeviceConfig) -> bool {
+    let has_guid = config.node_guid.is_some() || config.ports.iter().any(|port| port.guid.is_some());
+    !has_guid && interface(config).is_some()
+}
+
+/// The node GUID of an iWARP device that is bound to one interface: that of its MAC address.
+pub(crate) fn guid(config: &DeviceConfig) -> Option<Guid> {
+    let name = interface(config)?;
     let text = std::fs::read_to_string(format!("/sys/class/net/{name}/address")).ok()?;
     let mut mac = [0; 6];
     let mut parts = text.trim().split(':');
@@ -145,11 +157,12 @@ pub(crate) fn guid(config: &DeviceConfig) -> Option<Guid> {
         *byte = u8::from_str_radix(parts.next()?, 16).ok()?;
     }
     // Loopback has no MAC address.
-    (mac != [0; 6]).then(|| Guid(eui_64(mac)))
+    (mac != [0; 6]).then(|| guid_of(mac))
 }
 
-fn eui_64([a, b, c, d, e, f]: [u8; 6]) -> u64 {
-    u64::from_be_bytes([a ^ 2, b, c, 0xff, 0xfe, d, e, f])
+/// The EUI-64 of a MAC address.
+pub(crate) fn guid_of([a, b, c, d, e, f]: [u8; 6]) -> Guid {
+    Guid(u64::from_be_bytes([a ^ 2, b, c, 0xff, 0xfe, d, e, f]))
 }
 
 /// The only GID of a port: the MAC address behind its GUID.
@@ -168,8 +181,8 @@ mod tests {
     #[test]
     fn a_gid_is_the_mac_address_of_its_guid() {
         let mac = [0x52, 0x54, 0, 0x12, 0x34, 0x56];
-        assert_eq!(eui_64(mac), 0x5054_00ff_fe12_3456);
-        assert_eq!(gid(Guid(eui_64(mac)))[..7], [0x52, 0x54, 0, 0x12, 0x34, 0x56, 0]);
+        assert_eq!(guid_of(mac), Guid(0x5054_00ff_fe12_3456));
+        assert_eq!(gid(guid_of(mac))[..7], [0x52, 0x54, 0, 0x12, 0x34, 0x56, 0]);
     }
 
     #[test]

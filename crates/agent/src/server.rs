@@ -564,7 +564,7 @@ fn watch_addresses(world: &World, poller: &Poller) -> io::Result<Option<AddressW
 /// Reads the host's interfaces and addresses. Returns true if ports or GID tables changed.
 fn follow(world: &mut World) -> bool {
     let links = host_links().ok();
-    let ports = links.as_ref().is_some_and(|links| world.follow_links(links));
+    let ports = links.as_ref().is_some_and(|links| world.follow_links(links) | world.follow_macs(links));
     let gids = match HostAddresses::read() {
         Ok(addresses) => {
             world.show_addresses_to_new_ports(&addresses.all());

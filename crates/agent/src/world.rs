@@ -196,7 +196,7 @@ impl World {
     }
 
     /// Updates the GID tables from the host's addresses. If a table changed, the device's contexts
-    /// get GID_CHANGE; an iWARP device has one GID, which stays. If a LID changed, they get
+    /// get GID_CHANGE; that of an iWARP device is no address. If a LID changed, they get
     /// LID_CHANGE, and SM_CHANGE if it is also that of the subnet manager. Returns true if anything
     /// changed.
     pub fn follow_addresses(&mut self, host: &[HostAddress]) -> bool {

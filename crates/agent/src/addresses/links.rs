@@ -1,4 +1,5 @@
-//! The network interfaces, from rtnetlink: their names, MTUs, speeds, and whether they are running.
+//! The network interfaces, from rtnetlink: their names, MAC addresses, MTUs, speeds, and whether they
+//! are running.
 //!
 //! The code parses only the needed parts of the kernel's long answer. A decoder for all of it could
 //! fail on a newer kernel. The principal type is [`Link`].
@@ -15,6 +16,7 @@ const RTM_NEWLINK: u16 = 16;
 const RTM_GETLINK: u16 = 18;
 /// `NLM_F_REQUEST | NLM_F_DUMP`.
 const DUMP: u16 = 0x301;
+const IFLA_ADDRESS: u16 = 1;
 const IFLA_IFNAME: u16 = 3;
 const IFLA_MTU: u16 = 4;
 const IFLA_IFALIAS: u16 = 20;
@@ -34,6 +36,8 @@ pub struct Link {
     pub index: u32,
     /// Its name.
     pub name: String,
+    /// Its MAC address; `None` if it has none, as loopback.
+    pub mac: Option<[u8; 6]>,
     /// Its MTU in bytes; 0 if the kernel does not report one.
     pub mtu: u32,
     /// Its speed in Mb/s; 0 if it has none, as loopback.
@@ -96,6 +100,7 @@ fn link(message: &[u8]) -> Option<Link> {
     let mut link = Link { index: word(message, 4)?, runs: flags & RUNNING == RUNNING, ..Link::default() };
     for (number, value) in attributes(message, IFINFO) {
         match number {
+            IFLA_ADDRESS => link.mac = value.try_into().ok().filter(|mac| *mac != [0; 6]),
             IFLA_MTU => link.mtu = word(value, 0).unwrap_or_default(),
             IFLA_IFNAME => link.name = String::from_utf8_lossy(text(value)).into_owned(),
             IFLA_IFALIAS => link.is_ipoib = text(value) == IPOIB_ALIAS.as_bytes(),
@@ -132,6 +137,16 @@ mod tests {
     }
 
     #[test]
+    fn loopback_has_no_mac_address() {
+        let mut message = vec![0; IFINFO];
+        push(&mut message, IFLA_ADDRESS, &[0; 6]);
+        assert_eq!(link(&message).map(|link| link.mac), Some(None));
+        // That of InfiniBand is longer.
+        push(&mut message, IFLA_ADDRESS, &[1; 20]);
+        assert_eq!(link(&message).map(|link| link.mac), Some(None));
+    }
+
+    #[test]
     fn a_truncated_netlink_attribute_is_left_out() {
         let mut message = vec![0; IFINFO];
         message[4] = 7;
@@ -140,8 +155,9 @@ mod tests {
         let bare = Link { index: 7, runs: true, ..Link::default() };
         assert_eq!(link(&message), Some(bare.clone()));
         push(&mut message, IFLA_IFNAME, b"eth0\0");
+        push(&mut message, IFLA_ADDRESS, &[2, 0, 0, 0, 0, 7]);
         push(&mut message, IFLA_MTU, &1400_u32.to_ne_bytes());
-        let whole = Link { name: "eth0".to_owned(), mtu: 1400, ..bare };
+        let whole = Link { name: "eth0".to_owned(), mac: Some([2, 0, 0, 0, 0, 7]), mtu: 1400, ..bare };
         assert_eq!(link(&message), Some(whole.clone()));
         message[8] = 1;
         assert_eq!(link(&message), Some(Link { runs: false, ..whole.clone() }), "switched on, and without a carrier");
