@@ -62,14 +62,20 @@ fn perftest(start_up: &'static StartUp, line: &str) -> Case {
 }
 
 fn rping(start_up: &'static StartUp) -> Case {
+    rping_with(start_up, "-s")
+}
+
+fn rping_with(start_up: &'static StartUp, of_server: &str) -> Case {
     let line = "-a {server} -p {port} -C 20 -V -S 3000";
-    case(start_up, &format!("rping -s {line}"), &format!("rping -c {line}"))
+    case(start_up, &format!("rping {of_server} {line}"), &format!("rping -c {line}"))
 }
 
 /// All cases.
 pub(super) fn all() -> Vec<Case> {
     let at = &USUAL;
     let mut all = vec![rping(at), v6(rping(at))];
+    // The server makes its queue pair itself. (rping cannot do so as a client on siw.)
+    all.push(rping_with(at, "-s -q"));
     for line in [
         "ib_send_lat -n 100",
         "ib_write_lat -n 100",
