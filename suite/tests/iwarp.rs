@@ -196,7 +196,10 @@ fn a_killed_peer_is_a_disconnected_peer() {
 fn iw_terminate_reasons_name_layer_type_and_code() {
     for (request, reason) in [
         ("write", "DDP, tagged buffer: the STag is invalid (1/1/0x0)"),
+        ("write-domain", "DDP, tagged buffer: the STag is not associated with this stream (1/1/0x2)"),
+        ("read-domain", "RDMAP, remote protection: the STag is not associated with this stream (0/1/0x3)"),
         ("send", "DDP, untagged buffer: no receive is posted for the message (1/2/0x2)"),
+        ("send-long", "DDP, untagged buffer: the message is too long for its buffer (1/2/0x5)"),
     ] {
         let room = room();
         let path = cprogram::build_with(&room, "terminates", &["-lrdmacm"]).expect("it compiles");
