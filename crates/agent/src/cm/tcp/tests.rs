@@ -313,6 +313,27 @@ fn a_reply_brings_the_connection_to_the_engine() {
     assert_eq!((&first, offer.agreed.ord), (b"FPDU", 3));
 }
 
+/// A reset could discard the Terminate message.
+#[test]
+fn a_wrong_reply_gets_a_terminate_message_and_then_the_end() {
+    // The peer wants 200 READs outstanding, and a ready-to-receive message that was not offered.
+    for (fields, code) in [(*b"\x00\x04\x00\xc8", 6), (*b"\xc0\x04\x00\x04", 7)] {
+        let mut host = host();
+        let peer = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let id = host.calls(&peer);
+        let (mut socket, _) = peer.accept().expect("it calls");
+        host.serve_sockets();
+        request(&mut host, &mut socket);
+        socket.write_all(&[b"MPA ID Rep Frame\x50\x02\x00\x04", &fields[..]].concat()).expect("sent");
+        let answer = host.tcp_event();
+        assert_eq!((answer.event, answer.id), (event::CONNECT_ERROR, id));
+        socket.set_nonblocking(false).expect("a socket");
+        let mut sent = Vec::new();
+        socket.read_to_end(&mut sent).expect("the end, and no reset");
+        assert_eq!(sent[20..24], [0x20, code, 0, 0], "{sent:02x?}");
+    }
+}
+
 #[test]
 fn a_resolved_id_has_the_gid_of_its_device_and_no_path() {
     let mut host = host();
