@@ -196,7 +196,8 @@ fn the_pyverbs_tests_pass_or_skip() {
 }
 
 /// With a GID, the tests of connections run. The others of the module need datagrams, multicast, a
-/// QP in RTS before it is connected, or a WRITE whose completion says that the peer has it.
+/// peer that tries a SEND again (the client with a QP of its own posts its receive request when its
+/// own SEND is complete), or a WRITE whose completion says that the peer has it.
 #[test]
 fn the_pyverbs_tests_of_connections_pass() {
     let room = room(User::Me);
