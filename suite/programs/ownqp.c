@@ -5,9 +5,16 @@
 #include "cm.h"
 #include <sys/wait.h>
 
-/* How far the program moves its queue pair before it accepts, and how it ends the connection. */
-static const struct { enum ibv_qp_state moved_to; int disconnects; } rounds[] = {
-    { IBV_QPS_RESET, 1 }, { IBV_QPS_INIT, 1 }, { IBV_QPS_RTS, 1 }, { IBV_QPS_RTS, 0 },
+/* How far the server moves its queue pair before it accepts, and who ends the connection how. All
+ * connections have the same queue pair. An id of the server is destroyed during the next one. */
+static const struct {
+    enum ibv_qp_state moved_to;
+    enum { SERVER_DISCONNECTS, CLIENT_DISCONNECTS, SERVER_DESTROYS } end;
+} rounds[] = {
+    { IBV_QPS_RESET, SERVER_DISCONNECTS },
+    { IBV_QPS_INIT, CLIENT_DISCONNECTS },
+    { IBV_QPS_RTS, SERVER_DISCONNECTS },
+    { IBV_QPS_RTS, SERVER_DESTROYS },
 };
 enum { ROUNDS = sizeof rounds / sizeof *rounds };
 
@@ -28,7 +35,7 @@ static void move(struct rdma_cm_id *id, struct ibv_qp *qp, enum ibv_qp_state sta
     MUST(ibv_modify_qp(qp, &attr, mask) == 0);
 }
 
-static void client(void)
+static void client(unsigned round)
 {
     struct rdma_event_channel *channel = rdma_create_event_channel();
     struct rdma_conn_param param = { .responder_resources = 1, .initiator_depth = 1 };
@@ -42,6 +49,7 @@ static void client(void)
     rdma_ack_cm_event(expect(channel, RDMA_CM_EVENT_ESTABLISHED));
     struct ibv_wc wc = next_completion(id->recv_cq);
     MUST(wc.status == IBV_WC_SUCCESS && wc.byte_len == 5 && memcmp(buffer, "hello", 5) == 0);
+    if (rounds[round].end == CLIENT_DISCONNECTS) MUST(rdma_disconnect(id) == 0);
     rdma_ack_cm_event(expect(channel, RDMA_CM_EVENT_DISCONNECTED));
     MUST(rdma_dereg_mr(mr) == 0);
     rdma_destroy_qp(id);
@@ -49,17 +57,27 @@ static void client(void)
     rdma_destroy_event_channel(channel);
 }
 
+static struct ibv_pd *pd;
+static struct ibv_cq *cq;
+static struct ibv_qp *qp;
+static struct rdma_cm_id *earlier;
+
 static void server(struct rdma_event_channel *channel, unsigned round)
 {
     struct rdma_cm_event *event = expect(channel, RDMA_CM_EVENT_CONNECT_REQUEST);
     struct rdma_cm_id *id = event->id;
     rdma_ack_cm_event(event);
-    struct ibv_pd *pd = ibv_alloc_pd(id->verbs);
-    struct ibv_cq *cq = ibv_create_cq(id->verbs, 8, NULL, NULL, 0);
-    MUST(pd && cq);
-    struct ibv_qp_init_attr init = { .qp_type = IBV_QPT_RC, .send_cq = cq, .recv_cq = cq, .cap = { 4, 4, 1, 1, 16 } };
-    struct ibv_qp *qp = ibv_create_qp(pd, &init);
-    MUST(qp);
+    if (qp) {
+        struct ibv_qp_attr reset = { .qp_state = IBV_QPS_RESET };
+        MUST(ibv_modify_qp(qp, &reset, IBV_QP_STATE) == 0);
+    } else {
+        pd = ibv_alloc_pd(id->verbs);
+        cq = ibv_create_cq(id->verbs, 8, NULL, NULL, 0);
+        MUST(pd && cq);
+        struct ibv_qp_init_attr init = { .qp_type = IBV_QPT_RC, .send_cq = cq, .recv_cq = cq, .cap = { 4, 4, 1, 1, 16 } };
+        qp = ibv_create_qp(pd, &init);
+        MUST(qp);
+    }
     enum ibv_qp_state last = rounds[round].moved_to;
     for (enum ibv_qp_state state = IBV_QPS_INIT; state <= last; state++) move(id, qp, state);
     MUST(state_of(qp) != IBV_QPS_RTS);
@@ -68,6 +86,7 @@ static void server(struct rdma_event_channel *channel, unsigned round)
     MUST(rdma_accept(id, &param) == 0);
     rdma_ack_cm_event(expect(channel, RDMA_CM_EVENT_ESTABLISHED));
     MUST(state_of(qp) == IBV_QPS_RTS);
+    if (earlier) MUST(rdma_destroy_id(earlier) == 0);
     move(id, qp, IBV_QPS_RTS);
     MUST(state_of(qp) == IBV_QPS_RTS);
     struct ibv_sge sge = { .addr = (uintptr_t)"hello", .length = 5 };
@@ -80,14 +99,15 @@ static void server(struct rdma_event_channel *channel, unsigned round)
 
     struct ibv_recv_wr *bad, wr = { .wr_id = 2 };
     MUST(ibv_post_recv(qp, &wr, &bad) == 0);
-    MUST((rounds[round].disconnects ? rdma_disconnect(id) : rdma_destroy_id(id)) == 0);
+    if (rounds[round].end == SERVER_DISCONNECTS) MUST(rdma_disconnect(id) == 0);
+    if (rounds[round].end == SERVER_DESTROYS) MUST(rdma_destroy_id(id) == 0);
     wc = next_completion(cq);
     MUST(wc.wr_id == 2 && wc.status == IBV_WC_WR_FLUSH_ERR && state_of(qp) == IBV_QPS_ERR);
-    if (rounds[round].disconnects) {
+    earlier = NULL;
+    if (rounds[round].end != SERVER_DESTROYS) {
         rdma_ack_cm_event(expect(channel, RDMA_CM_EVENT_DISCONNECTED));
-        MUST(rdma_destroy_id(id) == 0);
+        earlier = id;
     }
-    MUST(ibv_destroy_qp(qp) == 0 && ibv_destroy_cq(cq) == 0 && ibv_dealloc_pd(pd) == 0);
 }
 
 int main(int argc, char **argv)
@@ -101,7 +121,7 @@ int main(int argc, char **argv)
     if (child == 0) {
         MUST(read(told[0], number, sizeof number) == sizeof number);
         port = number;
-        for (unsigned round = 0; round < ROUNDS; round++) client();
+        for (unsigned round = 0; round < ROUNDS; round++) client(round);
         return 0;
     }
     struct rdma_event_channel *channel = rdma_create_event_channel();
@@ -111,6 +131,7 @@ int main(int argc, char **argv)
     snprintf(number, sizeof number, "%u", ntohs(rdma_get_src_port(listens)));
     MUST(write(told[1], number, sizeof number) == sizeof number);
     for (unsigned round = 0; round < ROUNDS; round++) server(channel, round);
+    MUST(ibv_destroy_qp(qp) == 0 && ibv_destroy_cq(cq) == 0 && ibv_dealloc_pd(pd) == 0);
     MUST(waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0);
     printf("%u connections\n", (unsigned)ROUNDS);
     return 0;

@@ -104,6 +104,7 @@ impl Arrival {
                 self.parameters(event, object);
             }
             EventKind::DISCONNECTED => {
+                object.state().external = None;
                 if object.state().connect_error {
                     return false;
                 }
@@ -138,7 +139,8 @@ impl Arrival {
     /// The peer has rejected the connection. Returns whether the program must see it.
     fn rejected(&mut self, event: &Event, object: &IdObject) -> bool {
         let (failed, established) = {
-            let state = object.state();
+            let mut state = object.state();
+            state.external = None;
             (state.connect_error, state.established)
         };
         if failed {

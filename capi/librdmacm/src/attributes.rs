@@ -85,7 +85,8 @@ pub(crate) fn connect(object: &IdObject, responder_resources: u8, initiator_dept
 
 /// On iWARP, takes the QP that the program has made itself to RTS, from any state before.
 fn connect_external(object: &IdObject) -> Outcome<()> {
-    let Some((qp, state)) = external(object) else { return Ok(()) };
+    let named = object.state().external;
+    let Some((qp, state)) = external(named) else { return Ok(()) };
     for next in [QpState::INIT, QpState::RTR, QpState::RTS] {
         if state < next.0 {
             let attributes = known(object, next)?;
@@ -98,19 +99,19 @@ fn connect_external(object: &IdObject) -> Outcome<()> {
 
 /// The QP that `rdma_conn_param.qp_num` has named to `rdma_accept` or `rdma_connect` of an id on an
 /// iWARP device, and its state. The QPs of other devices are the program's own affair.
-fn external(object: &IdObject) -> Option<(*mut Qp, u32)> {
-    let qpn = object.state().external?;
+fn external(named: Option<u32>) -> Option<(*mut Qp, u32)> {
     // SAFETY: the program keeps the QP while it accepts a connection with it or ends the connection.
-    unsafe { verbs::find_qp(qpn) }.filter(|(qp, _)| devices::is_iwarp(get!(get!(*qp, context), device)))
+    unsafe { verbs::find_qp(named?) }.filter(|(qp, _)| devices::is_iwarp(get!(get!(*qp, context), device)))
 }
 
 /// `IBV_QPS_ERR`.
 const ERR: u32 = 6;
 
-/// On iWARP, takes the QP that the program has made itself to the error state, because the
-/// connection ends with its id.
+/// On iWARP, takes the QP that the program has made itself to the error state, because the id ends
+/// its connection.
 pub(crate) fn fail_external(object: &IdObject) {
-    if let Some((qp, _)) = external(object) {
+    let named = object.state().external.take();
+    if let Some((qp, _)) = external(named) {
         // If the QP cannot be modified, it is gone.
         // SAFETY: as in `external`.
         let _ = unsafe { modify(qp, &mut QpAttr { qp_state: ERR, ..QpAttr::zeroed() }, attr::STATE) };

@@ -57,7 +57,8 @@ pub(crate) struct State {
     pub(crate) has_asked: bool,
     /// Whether the program knows, or learns now, that the connection is established.
     pub(crate) established: bool,
-    /// On iWARP, the number of the QP that the program has made itself for the connection.
+    /// On iWARP, the number of the QP that the program has made itself for the connection. `None`
+    /// when the connection has ended: the program may use the QP for another one.
     pub(crate) external: Option<u32>,
     /// Our READs and atomics, as asked for or as agreed.
     pub(crate) initiator_depth: u8,
