@@ -307,6 +307,32 @@ fn datagrams_to_a_group_outlive_their_queue_pair_and_their_process() {
     member.wait(HANG).expect("it ends");
 }
 
+/// While the agent between gets no processor, what arrives there waits in its socket. The member
+/// beside the sender keeps the tables of the switches as they are when the sender joins and leaves.
+#[test]
+fn a_burst_waits_for_the_agent_between() {
+    const DATAGRAMS: u64 = 400;
+    let leaves = ["--no-subnet-manager"];
+    let Some(sides) = sides(9000, [&[], &leaves, &leaves]) else { return };
+    wait_until_up(&sides);
+    let program = cprogram::build_with(&sides[0].room, "farewell", &["-lrdmacm"]).expect("it compiles");
+    // They expect more than there is, for copies end with a membership.
+    let more = (DATAGRAMS + 1).to_string();
+    let members = [sides[0].member("H1", "239.1.2.5", &more), sides[2].member("H3", "239.1.2.5", &more)];
+    let before = sides[1].counted("4", "PortMulticastXmitPkts");
+    let between = sides[1].room.agent().expect("an agent");
+    send(between, Signal::STOP);
+    let rounds = (DATAGRAMS / 50).to_string();
+    sides[0].said("H1", &[&program.display().to_string(), "-m", "239.1.2.5", "-r", &rounds, "-n", "50"]);
+    send(between, Signal::CONT);
+    let arrived = || (sides[1].counted("4", "PortMulticastXmitPkts") >= before + DATAGRAMS).then_some(());
+    wait::until(HANG, "the last datagram", arrived).expect("it comes");
+    for mut member in members {
+        member.signal(Signal::TERM);
+        member.wait(HANG).expect("it ends");
+    }
+}
+
 /// The completions of datagrams name the sender's LID and service level, and an address handle made
 /// of them leads back, also behind the host between.
 #[test]

@@ -43,7 +43,7 @@ mod sys;
 #[cfg(test)]
 mod tests;
 
-pub use socket::Socket;
+pub use socket::{Socket, widen_receive_buffer};
 
 use std::net::SocketAddr;
 

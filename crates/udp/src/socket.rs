@@ -60,7 +60,7 @@ impl Socket {
                 set(&fd, libc::IPPROTO_IPV6, libc::IPV6_MULTICAST_HOPS, i32::from(HOP_LIMIT))?;
             }
         }
-        widen(&fd, libc::SO_SNDBUFFORCE, libc::SO_SNDBUF)?;
+        widen(fd.as_fd(), libc::SO_SNDBUFFORCE, libc::SO_SNDBUF)?;
         for step in 0..=PORTS_MASK {
             let port = PORTS_FROM | hint.wrapping_add(step) & PORTS_MASK;
             match bind(&fd, &socket_address(local, port, scope_id)) {
@@ -359,13 +359,23 @@ pub(crate) fn receives(fd: &OwnedFd, address: &IpAddr) -> io::Result<()> {
     } else {
         set(fd, libc::IPPROTO_IP, libc::IP_RECVTOS, 1)?;
     }
+    widen_receive_buffer(fd.as_fd())
+}
+
+/// Gives a socket a large receive buffer, as [`Socket`] has. In that of the system's default
+/// (`net.core.rmem_default`), some 200 short datagrams have room.
+///
+/// # Errors
+/// Those of setsockopt(2).
+pub fn widen_receive_buffer(fd: BorrowedFd<'_>) -> io::Result<()> {
     widen(fd, libc::SO_RCVBUFFORCE, libc::SO_RCVBUF)
 }
 
 /// Sets a large buffer: beyond the host's limit if the process may do that, otherwise up to the
 /// limit.
-fn widen(fd: &OwnedFd, force: i32, ask: i32) -> io::Result<()> {
-    set(fd, libc::SOL_SOCKET, force, BUFFER).or_else(|_| set(fd, libc::SOL_SOCKET, ask, BUFFER))
+fn widen(fd: BorrowedFd<'_>, force: i32, ask: i32) -> io::Result<()> {
+    let to = |option| sys::set(fd, libc::SOL_SOCKET, option, &BUFFER);
+    to(force).or_else(|_| to(ask))
 }
 
 pub(crate) fn set(fd: &OwnedFd, level: i32, option: i32, value: i32) -> io::Result<()> {

@@ -40,6 +40,8 @@ impl TunnelSocket {
             io::Error::new(error.kind(), format!("{text}; --tunnel chooses another address or port"))
         })?;
         socket.set_nonblocking(true)?;
+        // A burst waits here for the agent's thread, which may wait for a processor.
+        udp::widen_receive_buffer(socket.as_fd())?;
         if !mads.open_tunnels(world, |peer| link_mtu(own.ip(), peer)) {
             return Err(io::Error::other("the system has no random numbers, which links to other agents need"));
         }
