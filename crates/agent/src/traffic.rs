@@ -26,12 +26,17 @@ impl World {
     pub(crate) fn take_traffic(&mut self) -> BTreeMap<Flow, Counted> {
         let owners: Vec<ContextId> = self.contexts.keys().copied().collect();
         for owner in owners {
-            for handle in self.tables.qps.handles(owner) {
-                self.note_traffic(owner, handle);
-            }
-            self.note_datagrams(owner);
+            self.note_traffic_of(owner);
         }
         self.tables.traffic.take()
+    }
+
+    /// Notes what the queue pairs of a context have sent and received.
+    pub(crate) fn note_traffic_of(&mut self, owner: ContextId) {
+        for handle in self.tables.qps.handles(owner) {
+            self.note_traffic(owner, handle);
+        }
+        self.note_datagrams(owner);
     }
 
     /// Notes what a queue pair has sent and received: it is about to be destroyed, for example. An
@@ -134,10 +139,11 @@ impl World {
 
 #[cfg(test)]
 mod tests {
-    use abi::command::{legacy, number};
+    use abi::command::{extended, legacy, number};
     use abi::cq::CreateCq;
     use abi::device::GetContext;
     use abi::pd::AllocPd;
+    use abi::private::{Violation, violation};
     use abi::qp::{CreateQp, ModifyQp, attr, kind, state};
 
     use super::*;
@@ -175,24 +181,34 @@ mod tests {
             let qp = world.tables.qps.find(id, qp_handle).expect("it exists");
             qp.block.copy_in(word::LOST_PACKETS, &packets.to_ne_bytes());
         };
-        let lost = |world: &mut World| -> Vec<(At, u16, u64)> {
-            let flows = world.take_traffic().into_iter();
+        let lost_now = |flows: Option<BTreeMap<Flow, Counted>>| -> Vec<(At, u16, u64)> {
+            let flows = flows.into_iter().flatten();
             flows.map(|(flow, counted)| (flow.from, flow.dlid, counted.lost.packets)).collect()
         };
+        let lost = |world: &mut World| lost_now(Some(world.take_traffic()));
 
         send(&world, 3);
-        assert_eq!(lost(&mut world), []);
+        let tell = |world: &mut World| {
+            let told = Violation { port: 1, kind: violation::NO_PATH, ..Violation::default() };
+            assert_eq!(dispatch(world, id, &extended(number::VIOLATION, &told, 0, 0), Vec::new()).status, 0);
+        };
+        tell(&mut world);
+        assert_eq!(world.tables.traffic.take_if_lost(), None);
         let attr_mask = attr::STATE | attr::PKEY_INDEX | attr::PORT | attr::ACCESS_FLAGS;
         let init = ModifyQp { qp_handle, attr_mask, qp_state: state::INIT, port_num: 1, ..ModifyQp::default() };
         call(&mut world, id, number::MODIFY_QP, &init, 0);
-        assert_eq!(lost(&mut world), []);
+        assert_eq!(lost(&mut world), [], "it has no destination");
         let dest = Dest { dlid: 7, port_num: 1, ..Dest::default() };
         let rtr =
             ModifyQp { qp_handle, attr_mask: RTR, qp_state: state::RTR, path_mtu: 3, dest, ..ModifyQp::default() };
         call(&mut world, id, number::MODIFY_QP, &rtr, 0);
-        assert_eq!(lost(&mut world), [((0, 1), 7, 3)]);
+        assert_eq!(lost_now(world.tables.traffic.take_if_lost()), [((0, 1), 7, 3)], "nobody need tell again");
 
-        send(&world, 5);
+        send(&world, 4);
+        assert_eq!(world.tables.traffic.take_if_lost(), None);
+        tell(&mut world);
+        assert_eq!(lost_now(world.tables.traffic.take_if_lost()), [((0, 1), 7, 1)]);
+        send(&world, 6);
         let reset = ModifyQp { qp_handle, attr_mask: attr::STATE, qp_state: state::RESET, ..ModifyQp::default() };
         call(&mut world, id, number::MODIFY_QP, &reset, 0);
         assert_eq!(lost(&mut world), [((0, 1), 7, 2)], "it was sent before the reset");

@@ -4,7 +4,7 @@
 //!
 //! Pairs of counts are in the order of [`Key::ALL`], which is that of `abi::private::violation`.
 
-use abi::private::{Violation, violation};
+use abi::private::Violation;
 use mad::key::Key;
 
 use crate::ids::PortId;
@@ -31,7 +31,7 @@ impl World {
     /// An engine has told of a violation, which it has counted.
     pub(crate) fn note_violation(&mut self, at: PortId, told: Violation) {
         if let Some(port) = self.counts_of(at) {
-            port.violations.has_some |= told.kind != violation::NO_PATH;
+            port.violations.has_some = true;
             self.tables.violations.push(at, told);
         }
     }

@@ -206,6 +206,9 @@ impl Qp {
         self.rehearse(inner, run)?;
         self.lose_datagram(cause, expected, run, entry);
         self.count_datagram(inner, run, entry, (to, mtu_code(run.len)));
+        if cause == Cause::NoPath {
+            self.tell_no_path(inner);
+        }
         Ok(Datagram::Sent)
     }
 

@@ -19,7 +19,7 @@ use crate::error::{Error, Result, by_system, refusal};
 use crate::mcast::{GroupPath, is_group};
 use crate::memory::DatagramEntry;
 use crate::net::flow::{NoFlow, Vector};
-use crate::paths::{Class, passing::Passes};
+use crate::paths::passing::Passes;
 use crate::qp::{Inner, Lane, Qp, Route};
 use crate::request;
 
@@ -120,8 +120,7 @@ impl Qp {
             return false;
         }
         if inner.link.on_wire() {
-            let a = &inner.attributes;
-            if self.passes_to_host(inner, a.dest.dlid, Class { sl: a.dest.sl, pkey_index: a.pkey_index }) {
+            if self.connection_passes_to_host(inner) {
                 self.find_flow(inner);
             }
             return false;

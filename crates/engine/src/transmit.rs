@@ -405,7 +405,7 @@ impl Qp {
     #[cold]
     fn lose_output(&self, inner: &mut Inner) {
         let now = self.engine().now();
-        self.lose_answers(inner);
+        let lost_answers = self.lose_answers(inner);
         let mut lost = false;
         while let Some(run) = inner.requester.poll_run(now) {
             lost = true;
@@ -420,6 +420,9 @@ impl Qp {
                     inner.requester.fail_next(Status::LocProtErr);
                 }
             }
+        }
+        if inner.link.pathless && (lost || lost_answers) {
+            self.tell_no_path(inner);
         }
         if lost || inner.requester.outstanding() > 0 {
             if inner.attributes.timeout == 0 {

@@ -28,7 +28,8 @@ impl Engine {
 }
 
 impl Qp {
-    /// Tells the agent that packets have no path, which the engine counts elsewhere.
+    /// Tells the agent that packets have no path. They are already counted, because the agent looks
+    /// at once.
     #[cold]
     pub(crate) fn tell_no_path(&self, inner: &Inner) {
         self.tell(Violation { port: inner.attributes.port_num, kind: violation::NO_PATH, ..Violation::default() });

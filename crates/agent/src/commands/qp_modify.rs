@@ -67,6 +67,8 @@ pub fn apply(world: &mut World, owner: ContextId, wanted: &ModifyQp, rate: Optio
         let state = qp.block.word(word::STATE);
         if state.compare_exchange(found, next as u32, Ordering::AcqRel, Ordering::Acquire).is_ok() {
             store(world, owner, wanted, rate, next);
+            // Its engine may have lost packets to the new destination already.
+            world.note_traffic(owner, wanted.qp_handle);
             return Ok(());
         }
         // The engine has moved the QP meanwhile (to an error state, and no further), so the

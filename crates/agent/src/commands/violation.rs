@@ -1,5 +1,5 @@
-//! VIOLATION: an engine has dropped a packet with a wrong P_Key or Q_Key. The agent only notes it
-//! here; [`crate::mads`] tells the subnet manager.
+//! VIOLATION: an engine has dropped a packet with a wrong P_Key or Q_Key, or its packets have no
+//! path. The agent only notes it here; [`crate::mads`] tells the subnet manager.
 
 use abi::Errno;
 use abi::private::{Violation, violation};
@@ -18,6 +18,10 @@ pub fn tell(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
         return refuse(Errno::EINVAL, format!("{} is no kind of violation", told.kind));
     }
     let at = PortId { device: device.index, port: told.port };
-    world.note_violation(at, told);
+    match told.kind {
+        // It says nothing of the packets, which the engine has counted.
+        violation::NO_PATH => world.note_traffic_of(call.context),
+        _ => world.note_violation(at, told),
+    }
     Ok(Answer::default())
 }

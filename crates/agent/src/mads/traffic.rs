@@ -1,6 +1,8 @@
 //! Adds the traffic of programs to the counters of ports: at both ends, and at each switch on the
 //! path that the tables say. What had no path counts where the switches drop it. Adds to [`Mads`].
 
+use std::collections::BTreeMap;
+
 use mad::counters::Counter::{
     self, DiscardsInactive, MulticastReceivePackets, MulticastXmitPackets, ReceiveData, ReceivePackets,
     UnicastReceivePackets, UnicastXmitPackets, XmitData, XmitDiscards, XmitPackets,
@@ -30,7 +32,13 @@ const RECEIVE_COPIES: [Counter; 3] = [ReceiveData, ReceivePackets, MulticastRece
 impl Mads {
     /// Adds what programs have sent and received since the last time.
     pub(super) fn count_traffic(&mut self, world: &mut World) {
-        for (flow, counted) in world.take_traffic() {
+        let traffic = world.take_traffic();
+        self.count_flows(world, traffic);
+    }
+
+    /// Adds what was collected.
+    pub(super) fn count_flows(&mut self, world: &mut World, traffic: BTreeMap<Flow, Counted>) {
+        for (flow, counted) in traffic {
             self.count(&flow, &counted);
             if counted.datagrams != Sum::default() {
                 self.count_datagrams(world, &flow, counted.datagrams);

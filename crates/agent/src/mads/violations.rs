@@ -21,15 +21,16 @@ use crate::world::World;
 const _: () = assert!(Key::QKey as u8 == violation::QKEY && Key::PKey as u8 == violation::PKEY);
 
 impl Mads {
-    /// Tells the managers what engines have told. Returns false if that is nothing.
+    /// Tells the managers what engines have told, and what was lost. Returns false if that is
+    /// nothing.
     pub(crate) fn take_violations(&mut self, world: &mut World) -> bool {
-        let told = world.tables.violations.take();
-        if told.is_empty() {
+        let (told, traffic) = (world.tables.violations.take(), world.tables.traffic.take_if_lost());
+        if told.is_empty() && traffic.is_none() {
             return false;
         }
-        if told.iter().any(|(_, told)| told.kind == violation::NO_PATH) {
+        if let Some(traffic) = traffic {
             // Switches that drop packets for their partition tell it when they count them.
-            self.count_traffic(world);
+            self.count_flows(world, traffic);
         }
         for (at, told) in told {
             let details = KeyNotice {

@@ -125,9 +125,9 @@ impl Qp {
         self.engine().drop_packet(cause, dropped)
     }
 
-    /// Drops the answers, because there is no path for them.
+    /// Drops the answers, because there is no path for them. Returns whether there were any.
     #[cold]
-    pub(crate) fn lose_answers(&self, inner: &mut Inner) {
+    pub(crate) fn lose_answers(&self, inner: &mut Inner) -> bool {
         let mut lost = false;
         while let Some(answer) = inner.responder.poll_answer(u32::MAX) {
             lost = true;
@@ -139,6 +139,7 @@ impl Qp {
         if lost {
             self.tell_peer_of_loss(inner);
         }
+        lost
     }
 
     /// Notifies the peer that its requests get no answer; on a lane it would otherwise wait for

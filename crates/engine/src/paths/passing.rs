@@ -31,7 +31,8 @@ impl Qp {
             PathState::Passage(passage) => Some(passage),
         };
         let (dlid, class) = (a.dest.dlid, Class { sl: a.dest.sl, pkey_index: a.pkey_index });
-        if passage.as_ref().is_some_and(|passage| !passage.lets(class)) {
+        inner.link.pathless = passage.as_ref().is_some_and(|passage| !passage.lets(class));
+        if inner.link.pathless {
             self.complain_of_path(inner, dlid, class);
             return Passes::No;
         }
@@ -46,6 +47,15 @@ impl Qp {
             self.complain_of_mtu(inner, abi::device::mtu_bytes(inner.attributes.path_mtu).unwrap_or(0), &passage);
         }
         Passes::Yes
+    }
+
+    /// Whether packets of a connection pass to its peer on another host.
+    pub(crate) fn connection_passes_to_host(&self, inner: &mut Inner) -> bool {
+        let a = &inner.attributes;
+        let (dlid, class) = (a.dest.dlid, Class { sl: a.dest.sl, pkey_index: a.pkey_index });
+        let passes = self.passes_to_host(inner, dlid, class);
+        inner.link.pathless = !passes;
+        passes
     }
 
     /// Whether packets pass to a LID of another host; if not, this is reported.
@@ -125,7 +135,6 @@ impl Qp {
 
     /// Reports that the switches let no packet pass, once.
     pub(crate) fn complain_of_path(&self, inner: &mut Inner, dlid: u16, Class { sl, .. }: Class) {
-        self.tell_no_path(inner);
         if !std::mem::replace(&mut inner.complained, true) {
             self.note(format_args!(
                 "does not reach LID {dlid}: the switches let no packet with service level {sl} and this P_Key pass; `softhca subnet path` shows where they end"

@@ -147,6 +147,8 @@ pub(crate) struct Link {
     pub(crate) peer_mtu: u8,
     /// The longest payload that passes the links on the path, if that is less than the path MTU.
     pub(crate) room: u32,
+    /// Connection: whether the switches let no packet pass.
+    pub(crate) pathless: bool,
     /// The fault rules about links on the path.
     pub(crate) links: RuledLinks,
     /// iWARP: there is no route, but a TCP connection.
@@ -292,6 +294,7 @@ impl Inner {
                 lane_mtu: 0,
                 peer_mtu: 0,
                 room: u32::MAX,
+                pathless: false,
                 links: RuledLinks::default(),
                 stream: None,
             },
