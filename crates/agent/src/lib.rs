@@ -80,6 +80,8 @@ mod stepped;
 mod streams;
 pub mod subnet_settings;
 pub mod table;
+#[cfg(test)]
+mod testing;
 pub mod topology;
 mod traffic;
 pub mod users;

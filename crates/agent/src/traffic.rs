@@ -139,23 +139,14 @@ impl World {
 
 #[cfg(test)]
 mod tests {
-    use abi::command::{extended, legacy, number};
-    use abi::cq::CreateCq;
-    use abi::device::GetContext;
-    use abi::pd::AllocPd;
+    use abi::command::{extended, number};
     use abi::private::{Violation, violation};
-    use abi::qp::{CreateQp, ModifyQp, attr, kind, state};
+    use abi::qp::{ModifyQp, attr, state};
 
     use super::*;
     use crate::config::{Config, LinkLayer};
-    use crate::context::Peer;
     use crate::dispatch::dispatch;
-
-    fn call<T: Record>(world: &mut World, id: ContextId, number: u8, body: &T, room: usize) -> u32 {
-        let reply = dispatch(world, id, &legacy(number, body, &[], room), Vec::new());
-        assert_eq!(reply.status, 0, "{}", String::from_utf8_lossy(&reply.bytes));
-        reply.bytes.first_chunk().map_or(0, |first| u32::from_le_bytes(*first))
-    }
+    use crate::testing::{call, program_with_qp};
 
     const RTR: u32 = attr::STATE
         | attr::AV
@@ -169,14 +160,7 @@ mod tests {
     fn traffic_counts_for_the_connection_whose_commands_come_later() {
         let config = Config::default().with_link_layer(LinkLayer::Infiniband);
         let mut world = World::new(&config, "a test").expect("a world");
-        let id = world.open(0, 0, Peer { pid: 1, uid: 2, comm: "test".into() }).expect("open");
-        call(&mut world, id, number::GET_CONTEXT, &GetContext { response: 1 }, 48);
-        let pd_handle = call(&mut world, id, number::ALLOC_PD, &AllocPd { response: 1 }, 12);
-        let cq = CreateCq { cqe: 10, comp_channel: -1, ..CreateCq::default() };
-        let cq = call(&mut world, id, number::CREATE_CQ, &cq, 64);
-        let qp =
-            CreateQp { pd_handle, send_cq_handle: cq, recv_cq_handle: cq, qp_type: kind::RC, ..CreateQp::default() };
-        let qp_handle = call(&mut world, id, number::CREATE_QP, &qp, 104);
+        let (id, qp_handle) = program_with_qp(&mut world, 2);
         let send = |world: &World, packets: u64| {
             let qp = world.tables.qps.find(id, qp_handle).expect("it exists");
             qp.block.copy_in(word::LOST_PACKETS, &packets.to_ne_bytes());

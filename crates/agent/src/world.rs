@@ -173,6 +173,13 @@ impl World {
         &self.devices[self.contexts.get(&id).map_or(0, |context| context.device)]
     }
 
+    /// The context and the handle of the queue pair with this number.
+    pub(crate) fn qp_with_number(&self, number: u32) -> Option<(ContextId, u32)> {
+        let owner = self.numbers.qpns.owner(number)?;
+        let (handle, _) = self.tables.qps.of(owner).find(|(_, qp)| qp.qpn == number)?;
+        Some((owner, handle))
+    }
+
     /// The device of a context, to count the context's objects at the device and at the user.
     pub fn device_of_mut(&mut self, id: ContextId) -> Tally<'_> {
         let (index, uid) = self.contexts.get(&id).map_or((0, None), |found| (found.device, Some(found.peer.uid)));

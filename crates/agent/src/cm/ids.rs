@@ -216,13 +216,9 @@ impl Manager {
     pub(super) fn freeze_qp(&mut self, world: &mut World, call: &CmCall<'_>) -> Outcome<Vec<u8>> {
         let FreezeQp { qp_num, frozen } = call.command.body();
         let uid = self.owner(call.channel)?.channel.peer.uid;
-        let context = world.numbers.qpns.owner(qp_num);
-        let context = context.filter(|id| world.contexts.get(id).is_some_and(|context| context.peer.uid == uid));
-        let found = context.and_then(|context| {
-            let handle = world.tables.qps.of(context).find(|(_, qp)| qp.qpn == qp_num).map(|(handle, _)| handle)?;
-            world.tables.qps.find_mut(context, handle)
-        });
-        match found {
+        let found = world.qp_with_number(qp_num);
+        let own = found.filter(|(id, _)| world.contexts.get(id).is_some_and(|context| context.peer.uid == uid));
+        match own.and_then(|(context, handle)| world.tables.qps.find_mut(context, handle)) {
             Some(qp) if frozen <= 1 => {
                 qp.frozen = frozen == 1;
                 // Release: an engine that is notified to continue must see the word.

@@ -43,6 +43,8 @@ pub(super) const PORT: u16 = 7471;
 pub(super) struct Host {
     pub(super) world: World,
     pub(super) manager: Manager,
+    /// The program's QP on an iWARP device.
+    pub(super) qpn: u32,
     channel: ChannelId,
 }
 
@@ -60,7 +62,7 @@ impl Host {
         manager.follow_addresses(&world);
         let (channel, _event_socket) =
             manager.open(Peer { pid: 1, uid: 7, comm: "test".into() }, false).expect("a channel");
-        Self { world, manager, channel }
+        Self { world, manager, qpn: 0, channel }
     }
 
     pub(super) fn call<T: Record>(&mut self, number: u32, body: &T, room: usize) -> Vec<u8> {

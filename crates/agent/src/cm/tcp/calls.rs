@@ -17,11 +17,11 @@ impl Manager {
             return self.connect(world, call);
         }
         self.check_room(call)?;
-        self.check_qp(world, call, param.qp_num)?;
         self.id_in(call, name, &[Stage::RouteResolved])?;
         if param.valid == 0 {
             return refuse(Errno::EINVAL, "the connection's parameters are not marked as valid");
         }
+        self.check_stream_qp(world, call, name, param.qp_num)?;
         self.connect_by_tcp(name, &param)?;
         Ok(Vec::new())
     }
@@ -33,7 +33,9 @@ impl Manager {
         }
         self.check_room(call)?;
         self.id_in(call, name, &[Stage::Connecting])?;
-        self.check_qp(world, call, param.qp_num)?;
+        if param.valid != 0 {
+            self.check_stream_qp(world, call, name, param.qp_num)?;
+        }
         self.accept_by_tcp(name, &param)?;
         if param.valid != 0 {
             let user = self.owner(call.channel)?.channel.peer.uid;
@@ -60,6 +62,17 @@ impl Manager {
         self.id_in(call, name, &[Stage::Connecting, Stage::Over])?;
         self.disconnect_by_tcp(name);
         Ok(Vec::new())
+    }
+
+    /// Checks the QP that gets the connection. As in Linux's iWARP CM, it must exist.
+    fn check_stream_qp(&mut self, world: &World, call: &CmCall<'_>, name: u32, qpn: u32) -> Outcome<()> {
+        self.check_qp(world, call, qpn)?;
+        let device = self.id(call, name)?.attachment.as_ref().map(|attachment| attachment.device);
+        let context = world.qp_with_number(qpn).and_then(|(context, _)| world.contexts.get(&context));
+        if context.is_some_and(|context| Some(context.device) == device) {
+            return Ok(());
+        }
+        refuse(Errno::EINVAL, format!("id {name:#x}: its device has no QP {qpn:#x}; create the QP before"))
     }
 
     /// Whether an id of the call's channel is on an iWARP device.

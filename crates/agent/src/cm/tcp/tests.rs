@@ -5,6 +5,7 @@ use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
+use abi::Errno;
 use abi::layout::Record;
 use abi::ucma::address::{Query, QueryAddrAnswer, QueryPathAnswer, QueryRouteAnswer, query};
 use abi::ucma::connection::{Accept, ConnParam, Connect, EventAnswer, Listen, Reject, event};
@@ -23,10 +24,10 @@ use crate::config::{Config, DeviceConfig, Transport, WireMode};
 use crate::foreign::Foreign;
 use crate::rnic::{StartUp, WorkArounds};
 use crate::streams::{Leaving, LeftStream, StreamNews};
+use crate::testing::program_with_qp;
 
 /// The time of the peers' state machines, which never expire.
 const NEVER: Duration = Duration::MAX;
-const QPN: u32 = 0x123;
 const USER: u32 = 1000;
 
 fn host() -> Host {
@@ -35,7 +36,10 @@ fn host() -> Host {
 
 fn host_that_starts(iwarp: StartUp) -> Host {
     let devices = vec![DeviceConfig { transport: Transport::Iwarp, iwarp, ..DeviceConfig::default() }];
-    Host::of(&Config { wire: WireMode::Off, devices, ..Config::default() }, &["127.0.0.1"])
+    let mut host = Host::of(&Config { wire: WireMode::Off, devices, ..Config::default() }, &["127.0.0.1"]);
+    let (context, handle) = program_with_qp(&mut host.world, 7);
+    host.qpn = host.world.tables.qps.find(context, handle).expect("it exists").qpn;
+    host
 }
 
 impl Host {
@@ -71,22 +75,22 @@ impl Host {
     fn calls(&mut self, to: &TcpListener) -> u32 {
         let port = to.local_addr().expect("bound").port();
         let id = self.routed("127.0.0.1", port);
-        self.call(command::CONNECT, &Connect { conn_param: param(b"hello"), id, ..Connect::default() }, 0);
+        self.call(command::CONNECT, &Connect { conn_param: self.param(b"hello"), id, ..Connect::default() }, 0);
         id
     }
-}
 
-fn param(private: &[u8]) -> ConnParam {
-    let mut private_data = [0; 256];
-    private_data[..private.len()].copy_from_slice(private);
-    ConnParam {
-        private_data,
-        private_data_len: private.len() as u8,
-        qp_num: QPN,
-        responder_resources: 4,
-        initiator_depth: 3,
-        valid: 1,
-        ..ConnParam::default()
+    fn param(&self, private: &[u8]) -> ConnParam {
+        let mut private_data = [0; 256];
+        private_data[..private.len()].copy_from_slice(private);
+        ConnParam {
+            private_data,
+            private_data_len: private.len() as u8,
+            qp_num: self.qpn,
+            responder_resources: 4,
+            initiator_depth: 3,
+            valid: 1,
+            ..ConnParam::default()
+        }
     }
 }
 
@@ -116,16 +120,16 @@ fn an_accepted_peer_is_offered_to_the_engine_and_established_when_it_is_taken() 
     let asked = host.tcp_event();
     let shown = asked.param.as_conn();
     assert_eq!((asked.event, &shown.private_data[..6]), (event::CONNECT_REQUEST, &b"please"[..]));
-    let accept = Accept { uid: 9, conn_param: param(b"yes"), id: asked.id, ..Accept::default() };
+    let accept = Accept { uid: 9, conn_param: host.param(b"yes"), id: asked.id, ..Accept::default() };
     host.call(command::ACCEPT, &accept, 0);
     let Answer::Accepted(agreement, private) = reply(&mut socket, &mut initiator) else { panic!("not accepted") };
     assert_eq!((agreement.ord, &private[..]), (16, &b"yes"[..]));
     assert_eq!(host.waiting(), 0, "the engine has not taken it");
-    let (offer, _) = host.world.wire.streams().take(QPN).expect("there is room").expect("it waits");
+    let (offer, _) = host.world.wire.streams().take(host.qpn).expect("there is room").expect("it waits");
     assert_eq!((offer.agreed.ird, offer.agreed.ord), (16, 3));
     host.manager.follow_streams(&host.world);
     assert_eq!((host.event().event, host.waiting()), (event::ESTABLISHED, 0));
-    host.world.wire.streams().note_end(QPN);
+    host.world.wire.streams().note_end(host.qpn);
     host.manager.follow_streams(&host.world);
     assert_eq!(host.event().event, event::DISCONNECTED);
     assert_eq!(host.world.wire.streams().take_news(), Vec::<StreamNews>::new());
@@ -136,10 +140,10 @@ fn taken(host: &mut Host) -> (TcpStream, TcpStream) {
     let (_, at) = host.tcp_listener();
     let (mut peer, mut initiator) = asks(at);
     let asked = host.tcp_event();
-    host.call(command::ACCEPT, &Accept { conn_param: param(b""), id: asked.id, ..Accept::default() }, 0);
+    host.call(command::ACCEPT, &Accept { conn_param: host.param(b""), id: asked.id, ..Accept::default() }, 0);
     assert!(matches!(reply(&mut peer, &mut initiator), Answer::Accepted(..)));
-    let (offer, second) = host.world.wire.streams().take(QPN).expect("there is room").expect("it waits");
-    host.world.wire.streams().keep(QPN, USER, Foreign::ours(second));
+    let (offer, second) = host.world.wire.streams().take(host.qpn).expect("there is room").expect("it waits");
+    host.world.wire.streams().keep(host.qpn, USER, Foreign::ours(second));
     (peer, offer.socket.into())
 }
 
@@ -157,7 +161,7 @@ fn a_peer_that_still_sends_gets_everything_that_was_sent_to_it() {
         if how == Leaving::ByEngine {
             engine.shutdown(Shutdown::Write).expect("open");
         }
-        assert!(host.world.wire.streams().leave(QPN, USER, how));
+        assert!(host.world.wire.streams().leave(host.qpn, USER, how));
         drop(engine);
         host.manager.follow_streams(&host.world);
         assert_eq!(host.manager.mail.tcp.closings(), 1);
@@ -180,7 +184,7 @@ fn a_peer_that_still_sends_gets_everything_that_was_sent_to_it() {
 fn a_connection_that_the_engine_could_not_take_is_reset() {
     let mut host = host();
     let (mut peer, _engine) = taken(&mut host);
-    assert!(host.world.wire.streams().leave(QPN, USER, Leaving::NotTaken));
+    assert!(host.world.wire.streams().leave(host.qpn, USER, Leaving::NotTaken));
     host.manager.follow_streams(&host.world);
     assert_eq!(host.manager.mail.tcp.closings(), 0);
     assert_eq!(peer.read(&mut [0]).expect_err("an error").kind(), ErrorKind::ConnectionReset);
@@ -208,7 +212,7 @@ fn connections_that_one_user_has_left_do_not_displace_those_of_others() {
 fn a_peer_that_never_closes_is_left_at_its_deadline() {
     let mut host = host();
     let (mut peer, engine) = taken(&mut host);
-    let leave = || host.world.wire.streams().leave(QPN, USER, Leaving::ByProcess);
+    let leave = || host.world.wire.streams().leave(host.qpn, USER, Leaving::ByProcess);
     assert!(leave() && !leave());
     drop(engine);
     host.manager.follow_streams(&host.world);
@@ -306,7 +310,7 @@ fn a_reply_brings_the_connection_to_the_engine() {
     let answer = host.tcp_event();
     assert_eq!((answer.event, answer.id), (event::CONNECT_RESPONSE, id));
     assert_eq!(&answer.param.as_conn().private_data[..7], b"welcome");
-    let (offer, _) = host.world.wire.streams().take(QPN).expect("there is room").expect("it waits");
+    let (offer, _) = host.world.wire.streams().take(host.qpn).expect("there is room").expect("it waits");
     let mut socket = TcpStream::from(offer.socket);
     let mut first = [0; 4];
     socket.read_exact(&mut first).expect("the FPDU");
@@ -384,7 +388,7 @@ fn a_peer_that_closes_is_asked_again_in_revision_1() {
     socket.write_all(&reply).expect("sent");
     let answer = host.tcp_event();
     assert_eq!((answer.event, answer.id), (event::CONNECT_RESPONSE, id));
-    let taken = host.world.wire.streams().take(QPN).expect("there is room");
+    let taken = host.world.wire.streams().take(host.qpn).expect("there is room");
     assert_eq!(taken.expect("it waits").0.agreed.revision, 1);
 }
 
@@ -420,7 +424,7 @@ fn calls_fail_with_the_event_of_their_cause() {
     let port = gone.local_addr().expect("bound").port();
     drop(gone);
     let id = host.routed("127.0.0.1", port);
-    host.call(command::CONNECT, &Connect { conn_param: param(b""), id, ..Connect::default() }, 0);
+    host.call(command::CONNECT, &Connect { conn_param: host.param(b""), id, ..Connect::default() }, 0);
     assert_eq!(status(&host.tcp_event()), (event::REJECTED, -111));
 }
 
@@ -476,4 +480,26 @@ fn a_listener_has_the_backlog_of_its_program() {
 /// On loopback, a connection that a listener has room for is there at once.
 fn begins(to: SocketAddr) -> TcpStream {
     super::sockets::begin("127.0.0.1:0".parse().expect("an address"), to).expect("a socket")
+}
+
+#[test]
+fn a_connection_needs_a_queue_pair_of_the_device() {
+    let mut host = host();
+    let peer = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let id = host.routed("127.0.0.1", peer.local_addr().expect("bound").port());
+    for qp_num in [0, host.qpn ^ 1] {
+        let conn_param = ConnParam { qp_num, ..host.param(b"") };
+        let connect = Connect { conn_param, id, ..Connect::default() };
+        assert_eq!(host.refused(command::CONNECT, &connect), Errno::EINVAL);
+    }
+    let (_, at) = host.tcp_listener();
+    let (mut socket, mut initiator) = asks(at);
+    let asked = host.tcp_event();
+    let wrong = ConnParam { qp_num: 0, ..host.param(b"") };
+    let accept = Accept { conn_param: wrong, id: asked.id, ..Accept::default() };
+    assert_eq!(host.refused(command::ACCEPT, &accept), Errno::EINVAL);
+    // The request still waits.
+    let accept = Accept { conn_param: host.param(b""), id: asked.id, ..Accept::default() };
+    host.call(command::ACCEPT, &accept, 0);
+    assert!(matches!(reply(&mut socket, &mut initiator), Answer::Accepted(..)));
 }
