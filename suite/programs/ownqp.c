@@ -61,12 +61,15 @@ static struct ibv_pd *pd;
 static struct ibv_cq *cq;
 static struct ibv_qp *qp;
 static struct rdma_cm_id *earlier;
+/* The client may ask for the next connection before the server has heard of the end of this one. */
+static struct rdma_cm_event *request;
 
 static void server(struct rdma_event_channel *channel, unsigned round)
 {
-    struct rdma_cm_event *event = expect(channel, RDMA_CM_EVENT_CONNECT_REQUEST);
-    struct rdma_cm_id *id = event->id;
-    rdma_ack_cm_event(event);
+    if (!request) request = expect(channel, RDMA_CM_EVENT_CONNECT_REQUEST);
+    struct rdma_cm_id *id = request->id;
+    rdma_ack_cm_event(request);
+    request = NULL;
     if (qp) {
         struct ibv_qp_attr reset = { .qp_state = IBV_QPS_RESET };
         MUST(ibv_modify_qp(qp, &reset, IBV_QP_STATE) == 0);
@@ -105,7 +108,13 @@ static void server(struct rdma_event_channel *channel, unsigned round)
     MUST(wc.wr_id == 2 && wc.status == IBV_WC_WR_FLUSH_ERR && state_of(qp) == IBV_QPS_ERR);
     earlier = NULL;
     if (rounds[round].end != SERVER_DESTROYS) {
-        rdma_ack_cm_event(expect(channel, RDMA_CM_EVENT_DISCONNECTED));
+        struct rdma_cm_event *event = next_event(channel);
+        if (event->event == RDMA_CM_EVENT_CONNECT_REQUEST) {
+            request = event;
+            event = expect(channel, RDMA_CM_EVENT_DISCONNECTED);
+        }
+        MUST(event->event == RDMA_CM_EVENT_DISCONNECTED && event->id == id);
+        rdma_ack_cm_event(event);
         earlier = id;
     }
 }
