@@ -438,15 +438,18 @@ impl Server {
         self.show_changes(changed);
     }
 
-    /// Sends what a change of the devices has caused, and brings the parts of the agent, the mirror
-    /// and the nodes up to date with them.
+    /// Brings the mirror, the nodes and the parts of the agent up to date with the devices, and sends
+    /// the events of a change. A program that gets one reads sysfs at once, so the mirror is first.
     fn show_changes(&mut self, changed: bool) {
+        if changed {
+            self.show_devices();
+        }
         self.world.flush_news();
         self.tell_clients();
         self.manager.follow_addresses(&self.world);
-        if !changed {
-            return;
-        }
+    }
+
+    fn show_devices(&mut self) {
         self.close_nodes();
         let mirror = self.surroundings.mirror.as_mut().map_or(Ok(()), |mirror| mirror.update(&self.world.devices));
         if let Err(error) = mirror.and_then(|()| self.surroundings.nodes.update(&self.world.devices)) {
