@@ -377,6 +377,8 @@ impl Server {
         if !self.world.close_some(context, PIECE) {
             self.schedule.queue.push_first(account, Work::Ending(context));
         }
+        // What it has lost last.
+        self.take_violations();
     }
 
     /// Ends an event channel in the same way as [`Server::close`] ends a context.

@@ -16,36 +16,52 @@ const PLACES: usize = 3 * PORT_MAX as usize;
 #[derive(Default)]
 pub(crate) struct Untold(Mutex<[Last; PLACES]>);
 
-/// The last violation of a kind and port that the agent was told of.
+/// The violations of a kind and port.
 #[derive(Clone, Copy, Default)]
 struct Last {
-    /// It, while it waits for the helper thread.
+    /// The one of which the agent is told next.
     waiting: Option<Violation>,
-    /// When it happened.
-    at: Option<Time>,
+    /// When the agent was told of the last one.
+    told: Option<Time>,
+}
+
+impl Last {
+    /// When the agent may be told of what waits.
+    fn due(&self) -> Option<Time> {
+        let allowed = self.told.map_or(Time(0), |told| Time(told.0.saturating_add(PAUSE)));
+        self.waiting.map(|_| allowed)
+    }
+
+    fn is_due(&self, now: Time) -> bool {
+        self.due().is_some_and(|due| due <= now)
+    }
 }
 
 impl Untold {
-    /// Keeps a violation for the agent, unless it was told of another one a short time ago. Returns
-    /// false if so.
-    pub(crate) fn keep(&self, violation: Violation, now: Time) -> bool {
+    /// Keeps a violation for the agent, unless another one waits. Returns false if so.
+    pub(crate) fn keep(&self, violation: Violation) -> bool {
         let mut all = self.0.lock();
         let port = usize::from(violation.port).saturating_sub(1).min(PORT_MAX as usize - 1);
         let Some(last) = all.get_mut(usize::from(violation.kind) * PORT_MAX as usize + port) else { return false };
-        let is_due = last.at.is_none_or(|at| now.0.saturating_sub(at.0) >= PAUSE);
-        if is_due {
-            *last = Last { waiting: Some(violation), at: Some(now) };
-        }
-        is_due
+        let is_first = last.waiting.is_none();
+        last.waiting.get_or_insert(violation);
+        is_first
     }
 
-    /// Whether the agent has to be told of one.
-    pub(crate) fn is_some(&self) -> bool {
-        self.0.lock().iter().any(|last| last.waiting.is_some())
+    /// When the agent has to be told of the next one.
+    pub(crate) fn due(&self) -> Option<Time> {
+        self.0.lock().iter().filter_map(Last::due).min()
     }
 
-    pub(crate) fn take(&self) -> [Option<Violation>; PLACES] {
-        self.0.lock().each_mut().map(|last| last.waiting.take())
+    /// Those of which the agent has to be told now.
+    pub(crate) fn take(&self, now: Time) -> [Option<Violation>; PLACES] {
+        self.0.lock().each_mut().map(|last| {
+            let is_due = last.is_due(now);
+            if is_due {
+                last.told = Some(now);
+            }
+            last.waiting.take_if(|_| is_due)
+        })
     }
 }
 
@@ -58,17 +74,18 @@ mod tests {
     #[test]
     fn the_agent_is_told_of_one_violation_of_each_kind_in_a_pause() {
         let untold = Untold::default();
-        let keep_at =
-            |port, kind, key, at| untold.keep(Violation { port, kind, key, ..Violation::default() }, Time(at));
-        let keep = |kind, key, at| keep_at(1, kind, key, at);
-        let told = || untold.take().into_iter().flatten().map(|violation| violation.key).collect::<Vec<_>>();
-        assert!(keep(QKEY, 1, 5) && keep(PKEY, 2, 5));
-        assert!((0..1000).all(|at| !keep(QKEY, 3, 5 + at)) && untold.is_some());
-        assert_eq!((told(), told(), untold.is_some()), (vec![1, 2], vec![], false));
-        assert!(!keep(QKEY, 4, 4 + PAUSE) && keep(QKEY, 5, 5 + PAUSE));
-        assert!(keep(NO_PATH, 7, 0));
-        assert!(keep_at(2, PKEY, 8, 6 + PAUSE), "the other port");
-        assert_eq!(told(), [5, 8, 7]);
-        assert!(!keep(7, 6, 10 * PAUSE), "no such kind");
+        let keep_at = |port, kind, key| untold.keep(Violation { port, kind, key, ..Violation::default() });
+        let keep = |kind, key| keep_at(1, kind, key);
+        let told = |at| untold.take(Time(at)).into_iter().flatten().map(|violation| violation.key).collect::<Vec<_>>();
+        assert!(keep(QKEY, 1) && keep(PKEY, 2));
+        assert!((0..1000).all(|_| !keep(QKEY, 3)));
+        assert_eq!((untold.due(), told(5), told(5), untold.due()), (Some(Time(0)), vec![1, 2], vec![], None));
+        // What comes in the pause is told at its end.
+        assert!(keep(QKEY, 4) && !keep(QKEY, 5));
+        assert_eq!((told(4 + PAUSE), untold.due(), told(5 + PAUSE)), (vec![], Some(Time(5 + PAUSE)), vec![4]));
+        assert!(keep(NO_PATH, 7));
+        assert!(keep_at(2, PKEY, 8), "the other port");
+        assert_eq!(told(6 + PAUSE), [8, 7]);
+        assert!(!keep(7, 6), "no such kind");
     }
 }

@@ -20,7 +20,7 @@ use crate::request;
 impl Engine {
     /// Tells the agent of violations. Waits for the agent, so it runs on the helper thread.
     pub(crate) fn tell_violations(&self) {
-        for violation in self.helper_work.violations.take().into_iter().flatten() {
+        for violation in self.helper_work.violations.take(self.now()).into_iter().flatten() {
             // Without an agent there is no port.
             let _ = self.tell(&request::private(command::VIOLATION, &violation, 0));
         }
@@ -69,7 +69,7 @@ impl Qp {
 
     fn tell(&self, violation: Violation) {
         let engine = self.engine();
-        if engine.helper_work.violations.keep(violation, engine.now()) {
+        if engine.helper_work.violations.keep(violation) {
             engine.waker.kick();
         }
     }

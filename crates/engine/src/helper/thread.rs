@@ -129,7 +129,8 @@ impl Engine {
     /// The longest time to sleep. `sound`: peers certainly see the wake word. `bulky`: lanes have
     /// memory to give back.
     fn longest_sleep(&self, sound: bool, bulky: bool) -> Option<Duration> {
-        let deadline = self.timers.next().map(|at| Duration::from_nanos(at.0.saturating_sub(self.now().0)));
+        let next = [self.timers.next(), self.helper_work.violations.due()].into_iter().flatten().min();
+        let deadline = next.map(|at| Duration::from_nanos(at.0.saturating_sub(self.now().0)));
         let lease = self.net.inbox().and_then(|inbox| inbox.lease.as_ref());
         // The agent does not wake the thread when it grants the lease.
         let awaits_lease = lease.is_some_and(|lease| lease.is_awaited(self));
@@ -210,7 +211,7 @@ impl Engine {
             || !self.helper_work.need_lane.lock().is_empty()
             || !self.helper_work.need_srq_engine.lock().is_empty()
             || !self.helper_work.xrc_events.lock().is_empty()
-            || self.helper_work.violations.is_some()
+            || self.helper_work.violations.due().is_some_and(|due| due <= self.now())
             || self.direct.has_asks()
     }
 
