@@ -64,13 +64,49 @@ static struct rdma_cm_id *earlier;
 /* The client may ask for the next connection before the server has heard of the end of this one. */
 static struct rdma_cm_event *request;
 
+/* A client's queue pair is as before when the peer has sent no valid reply. */
+static void fails_to_connect(void)
+{
+    struct sockaddr_in own = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+    socklen_t size = sizeof own;
+    char number[8], bytes[64];
+    int peer = socket(AF_INET, SOCK_STREAM, 0);
+    MUST(peer >= 0 && bind(peer, (struct sockaddr *)&own, size) == 0 && listen(peer, 1) == 0);
+    MUST(getsockname(peer, (struct sockaddr *)&own, &size) == 0);
+    snprintf(number, sizeof number, "%u", ntohs(own.sin_port));
+    port = number;
+    struct rdma_event_channel *channel = rdma_create_event_channel();
+    MUST(channel);
+    struct rdma_cm_id *id = routed(channel);
+    struct ibv_pd *domain = ibv_alloc_pd(id->verbs);
+    struct ibv_cq *queue = ibv_create_cq(id->verbs, 8, NULL, NULL, 0);
+    MUST(domain && queue);
+    struct ibv_qp_init_attr init = { .qp_type = IBV_QPT_RC, .send_cq = queue, .recv_cq = queue, .cap = { 4, 4, 1, 1, 16 } };
+    struct ibv_qp *own_qp = ibv_create_qp(domain, &init);
+    MUST(own_qp);
+    struct rdma_conn_param param = { .responder_resources = 1, .initiator_depth = 1, .qp_num = own_qp->qp_num };
+    MUST(rdma_connect(id, &param) == 0);
+    int caller = accept(peer, NULL, NULL);
+    MUST(caller >= 0 && read(caller, bytes, sizeof bytes) > 0 && write(caller, "MPA ID Rep Nonsense 1234", 24) == 24);
+    rdma_ack_cm_event(expect(channel, RDMA_CM_EVENT_CONNECT_ERROR));
+    MUST(rdma_destroy_id(id) == 0 && state_of(own_qp) == IBV_QPS_INIT);
+    MUST(ibv_destroy_qp(own_qp) == 0 && ibv_destroy_cq(queue) == 0 && ibv_dealloc_pd(domain) == 0);
+    rdma_destroy_event_channel(channel);
+    close(caller);
+    close(peer);
+}
+
 static void server(struct rdma_event_channel *channel, unsigned round)
 {
     if (!request) request = expect(channel, RDMA_CM_EVENT_CONNECT_REQUEST);
     struct rdma_cm_id *id = request->id;
     rdma_ack_cm_event(request);
     request = NULL;
+    struct rdma_conn_param param = { .responder_resources = 1, .initiator_depth = 1 };
     if (qp) {
+        /* It has had its connection. */
+        param.qp_num = qp->qp_num;
+        MUST(rdma_accept(id, &param) == -1 && errno == EINVAL);
         struct ibv_qp_attr reset = { .qp_state = IBV_QPS_RESET };
         MUST(ibv_modify_qp(qp, &reset, IBV_QP_STATE) == 0);
     } else {
@@ -85,7 +121,7 @@ static void server(struct rdma_event_channel *channel, unsigned round)
     for (enum ibv_qp_state state = IBV_QPS_INIT; state <= last; state++) move(id, qp, state);
     MUST(state_of(qp) != IBV_QPS_RTS);
 
-    struct rdma_conn_param param = { .responder_resources = 1, .initiator_depth = 1, .qp_num = qp->qp_num };
+    param.qp_num = qp->qp_num;
     MUST(rdma_accept(id, &param) == 0);
     rdma_ack_cm_event(expect(channel, RDMA_CM_EVENT_ESTABLISHED));
     MUST(state_of(qp) == IBV_QPS_RTS);
@@ -133,6 +169,7 @@ int main(int argc, char **argv)
         for (unsigned round = 0; round < ROUNDS; round++) client(round);
         return 0;
     }
+    fails_to_connect();
     struct rdma_event_channel *channel = rdma_create_event_channel();
     MUST(channel);
     port = "0";

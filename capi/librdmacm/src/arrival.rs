@@ -110,6 +110,10 @@ impl Arrival {
                 }
                 self.parameters(event, object);
             }
+            EventKind::CONNECT_ERROR | EventKind::UNREACHABLE => {
+                object.state().external = None;
+                self.parameters(event, object);
+            }
             EventKind::MULTICAST_JOIN | EventKind::MULTICAST_ERROR if !group.is_null() => {
                 // SAFETY: the caller's promise.
                 let group = unsafe { &*group };

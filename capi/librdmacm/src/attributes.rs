@@ -3,7 +3,7 @@
 
 use crate::cma::{CmId, DEPTH_MAX};
 use crate::devices;
-use crate::entry::{self, Outcome};
+use crate::entry::{self, Outcome, refuse};
 use crate::id::{self, IdObject};
 use crate::layout::{Qp, QpAttr};
 use crate::object::get;
@@ -102,6 +102,20 @@ fn connect_external(object: &IdObject) -> Outcome<()> {
 fn external(named: Option<u32>) -> Option<(*mut Qp, u32)> {
     // SAFETY: the program keeps the QP while it accepts a connection with it or ends the connection.
     unsafe { verbs::find_qp(named?) }.filter(|(qp, _)| devices::is_iwarp(get!(get!(*qp, context), device)))
+}
+
+/// Refuses a QP that the program has made itself and that has or had a connection.
+pub(crate) fn check_external(named: Option<u32>) -> Outcome<()> {
+    match external(named) {
+        Some((qp, state)) if state > QpState::RTR.0 => {
+            let number = get!(qp, qp_num);
+            Err(refuse!(
+                EINVAL,
+                "QP {number:#x} has a connection, or had one: take it to IBV_QPS_RESET for the next one"
+            ))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// `IBV_QPS_ERR`.

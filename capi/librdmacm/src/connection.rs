@@ -64,14 +64,19 @@ pub(crate) unsafe extern "C" fn connect(id: *mut CmId, param: *const ConnParam) 
         // SAFETY: the caller's promise.
         private_data.extend_from_slice(unsafe { private(param) });
         let asked = asked(object, param, responder_resources, initiator_depth, local_ece, &private_data);
-        object.state().attributes = [const { None }; 3];
-        object.channel()?.connect(object.inner.handle, &asked)?;
+        let external = external(object, param, device)?;
         {
+            // Before the request: its events may come at once, on another thread.
             let mut state = object.state();
-            state.has_asked = true;
-            state.external = external(object, param, device);
-            state.connect.clear();
+            state.attributes = [const { None }; 3];
+            (state.has_asked, state.external) = (true, external);
         }
+        if let Err(error) = object.channel()?.connect(object.inner.handle, &asked) {
+            let mut state = object.state();
+            (state.has_asked, state.external) = (false, None);
+            return Err(error.into());
+        }
+        object.state().connect.clear();
         get_event::wait_if_sync(object)?;
         Ok(0)
     })
@@ -104,6 +109,7 @@ pub(crate) unsafe extern "C" fn accept(id: *mut CmId, param: *const ConnParam) -
             let ece = Ece { vendor_id: state.remote_ece.vendor_id, options: state.local_ece.options };
             (state.responder_resources, state.initiator_depth, ece)
         };
+        object.state().external = external(object, param, device)?;
         // A QP of iWARP gets its connection when the request is accepted.
         if !object.is_datagram() && !device.is_iwarp {
             attributes::connect(object, responder_resources, initiator_depth)?;
@@ -113,10 +119,10 @@ pub(crate) unsafe extern "C" fn accept(id: *mut CmId, param: *const ConnParam) -
         let asked = asked(object, param, responder_resources, initiator_depth, ece, private_data);
         if let Err(error) = object.channel()?.accept(object.inner.handle, object.inner.cookie, &asked) {
             let _ = attributes::fail(object);
+            object.state().external = None;
             return Err(error.into());
         }
         object.inner.named.store(true, Ordering::Relaxed);
-        object.state().external = external(object, param, device);
         if device.is_iwarp
             && let Err(error) = attributes::connect(object, responder_resources, initiator_depth)
         {
@@ -244,9 +250,11 @@ fn check(object: &IdObject, param: Option<&ConnParam>) -> Outcome<()> {
 }
 
 /// The number of the program's own QP, if this library moves it: on iWARP.
-fn external(object: &IdObject, param: Option<&ConnParam>, device: &Opened) -> Option<u32> {
+fn external(object: &IdObject, param: Option<&ConnParam>, device: &Opened) -> Outcome<Option<u32>> {
     let is_external = device.is_iwarp && get!(object.c(), qp).is_null();
-    param.filter(|_| is_external).map(|param| param.qp_num)
+    let named = param.filter(|_| is_external).map(|param| param.qp_num);
+    attributes::check_external(named)?;
+    Ok(named)
 }
 
 /// The program's choice, or else the maximum.
