@@ -150,7 +150,7 @@ Hca 1 \"H1\"\n\nHca 1 \"H2\"\n\nHca 1 \"H3\"\n\nHca 1 \"H4\"\n";
 const PARTITIONS: &str = "\
 Default=0x7fff : ALL=full ;
 one=0x0001, ipoib : 0x100001=both, 0x100003=full, 0x100005=limited ;
-two=0x0002 : ALL=full ;
+two=0x0002, ipoib : ALL=full ;
 ";
 
 /// Sets a block of a P_Key table by LID: the LID, the port of the switch, and the first key. The
@@ -260,24 +260,27 @@ fn a_switch_drops_other_partitions_counts_them_and_tells_its_manager() {
     assert!(sent(&room, "RC", "1", member, never).succeeded());
 }
 
+/// A member of the group of the first of these keys, and where it listens.
+#[track_caller]
+fn member(room: &Room, program: &str, node: &str, keys: &[&str]) -> (Program, String) {
+    let port = port::Port::reserve().expect("a port");
+    let number = port.number().to_string();
+    let keys = keys.iter().flat_map(|key| ["-k", key]);
+    let words: Vec<&str> = [program, "-p", &number].into_iter().chain(keys).collect();
+    let mut member = room.start(room.on(node, &words)).expect("it starts");
+    port::wait_for_listener(member.id(), port.number(), HANG, || member.ended()).expect("it has joined");
+    (member, format!("127.0.0.1:{number}"))
+}
+
 /// The sender has the keys of a full and of a limited member of the group's partition, and that of
 /// another partition.
 #[test]
 fn a_group_is_for_its_partition_and_full_members_get_one_copy() {
     let (room, _manager) = four();
     let program = cprogram::build_with(&room, "memberships", &["-libumad"]).expect("it compiles").display().to_string();
-    let start = |node: &str, own: &str| {
-        let port = port::Port::reserve().expect("a port");
-        let words = [&program, "-p", &port.number().to_string(), "-k", own, "-k", "0x8002"];
-        let member = room.start(room.on(node, &words)).expect("it starts");
-        (member, port)
-    };
-    let mut members = [start("H2", "0x8001"), start("H3", "0x0001")];
-    let peers = members.each_mut().map(|(member, port)| {
-        port::wait_for_listener(member.id(), port.number(), HANG, || member.ended()).expect("it has joined");
-        format!("127.0.0.1:{}", port.number())
-    });
-    let words = [&program, "-k", "0x8001", "-k", "0x0001", "-k", "0x8002", &peers[0], &peers[1]];
+    let mut members =
+        [("H2", "0x8001"), ("H3", "0x0001")].map(|(node, own)| member(&room, &program, node, &[own, "0x8002"]));
+    let words = [&program, "-k", "0x8001", "-k", "0x0001", "-k", "0x8002", &members[0].1, &members[1].1];
     room.finish(room.on("H1", &words)).expect("it ends").expect_success();
     let got = |keys: &[&str]| -> String {
         keys.iter().flat_map(|key| (0..5).map(move |number| format!(" {key}/{number}"))).collect()
@@ -290,4 +293,24 @@ fn a_group_is_for_its_partition_and_full_members_get_one_copy() {
     }
     let keyless = room.finish(room.on("H4", &[&program, "-p", "1", "-k", "0x8001"])).expect("it ends");
     assert!(keyless.errors.contains("the join is refused with status 0x0200"), "{}", keyless.told());
+}
+
+/// Datagrams with another partition's key go to a group that everybody has joined.
+#[test]
+fn a_switch_drops_copies_of_other_partitions_and_tells_its_manager() {
+    let (room, mut manager) = four();
+    let program = cprogram::build_with(&room, "memberships", &["-libumad"]).expect("it compiles").display().to_string();
+    let mut members = ["H3", "H4"].map(|node| member(&room, &program, node, &["0x8002"]));
+    let words = [&program, "-k", "0x8002", "-k", "0x8001", &members[0].1, &members[1].1];
+    room.finish(room.on("H1", &words)).expect("it ends").expect_success();
+    for (member, _) in &mut members {
+        let told = member.wait(HANG).expect("it ends").expect_success().output;
+        assert_eq!(told, "0x8002: 0x8002/0 0x8002/1 0x8002/2 0x8002/3 0x8002/4\n");
+    }
+    // The port of H4 lets no packet of partition 1 pass, so H4 itself has dropped nothing.
+    let trap = "port GUID 0x200001 has dropped a packet for its P_Key";
+    manager.wait_for_words(trap, HANG).expect("the switch tells its manager");
+    assert_eq!(constraints(&room, "Xmit", "S2", "2"), 6);
+    let info = room.finish(room.on("H4", &["smpquery", "-D", "portinfo", "0"])).expect("it ends").expect_success();
+    assert!(info.output.contains("PkeyViolations:..................0\n"), "{}", info.told());
 }

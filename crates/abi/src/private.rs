@@ -76,7 +76,9 @@ record! {
         /// Service level of the packets.
         28 => sl: u8,
         /// 0.
-        29 => reserved2: [u8; 3],
+        29 => reserved2: u8,
+        /// Index of the packets' P_Key in the table of the sender's port.
+        30 => pkey_index: u16,
     }
 
     /// MCAST_RESOLVE (194), answer.
@@ -265,6 +267,9 @@ constants! {
     pub mod mcast_flags: u32 {
         /// Packets also reach links to other agents. The engine gives them to the agent (TO_GROUP).
         LEAVES = 1,
+        /// Switches drop copies for their P_Key. The engine tells of it when it sends some (VIOLATION,
+        /// NO_PATH).
+        DROPPED = 2,
     }
 
     /// `Push::kind`.

@@ -115,6 +115,10 @@ impl World {
         tracing::info!(device = %self.devices[device].name, port = number, ?change, "a port is changed");
         self.wire.touch();
         self.show_port(device);
+        if events.contains(&kind::PKEY_CHANGE) {
+            // Engines name the P_Key of packets to groups by its index.
+            self.board.bump_mcast();
+        }
         for event_type in &events {
             self.raise(device, AsyncRecord { element: number.into(), event_type: *event_type, reserved: 0 });
         }

@@ -103,7 +103,8 @@ impl World {
         places.map(read).collect()
     }
 
-    fn pkey_at(&self, (device, port): At, index: u16) -> u16 {
+    /// A key of a port's table; 0 if it has no such index.
+    pub(crate) fn pkey_at(&self, (device, port): At, index: u16) -> u16 {
         let port = self.devices.get(device).and_then(|device| device.port(port.into()).ok());
         port.and_then(|port| port.pkeys.get(index.into())).unwrap_or(0)
     }
@@ -177,7 +178,7 @@ mod tests {
             assert_eq!(dispatch(world, id, &extended(number::VIOLATION, &told, 0, 0), Vec::new()).status, 0);
         };
         tell(&mut world);
-        assert_eq!(world.tables.traffic.take_if_lost(), None);
+        assert_eq!(world.tables.traffic.take_if_urgent(), None);
         let attr_mask = attr::STATE | attr::PKEY_INDEX | attr::PORT | attr::ACCESS_FLAGS;
         let init = ModifyQp { qp_handle, attr_mask, qp_state: state::INIT, port_num: 1, ..ModifyQp::default() };
         call(&mut world, id, number::MODIFY_QP, &init, 0);
@@ -186,12 +187,12 @@ mod tests {
         let rtr =
             ModifyQp { qp_handle, attr_mask: RTR, qp_state: state::RTR, path_mtu: 3, dest, ..ModifyQp::default() };
         call(&mut world, id, number::MODIFY_QP, &rtr, 0);
-        assert_eq!(lost_now(world.tables.traffic.take_if_lost()), [((0, 1), 7, 3)], "nobody need tell again");
+        assert_eq!(lost_now(world.tables.traffic.take_if_urgent()), [((0, 1), 7, 3)], "nobody need tell again");
 
         send(&world, 4);
-        assert_eq!(world.tables.traffic.take_if_lost(), None);
+        assert_eq!(world.tables.traffic.take_if_urgent(), None);
         tell(&mut world);
-        assert_eq!(lost_now(world.tables.traffic.take_if_lost()), [((0, 1), 7, 1)]);
+        assert_eq!(lost_now(world.tables.traffic.take_if_urgent()), [((0, 1), 7, 1)]);
         send(&world, 6);
         let reset = ModifyQp { qp_handle, attr_mask: attr::STATE, qp_state: state::RESET, ..ModifyQp::default() };
         call(&mut world, id, number::MODIFY_QP, &reset, 0);

@@ -49,6 +49,8 @@ enum DatagramRoute {
         lanes: Vec<Arc<Lane>>,
         place: DevicePort,
         leaves: bool,
+        /// Switches drop copies for their P_Key.
+        dropped: bool,
     },
     Lane(Arc<Lane>, DevicePort),
     Host(Arc<Flow>),
@@ -164,13 +166,13 @@ impl Qp {
                 self.count_datagram(inner, run, entry, (place, lost));
                 Ok(Datagram::Sent)
             }
-            DatagramRoute::Group { lanes, place, leaves } => {
+            DatagramRoute::Group { lanes, place, leaves, dropped } => {
                 if !self.send_to_members(inner, lanes, run, (entry, place), now)? {
                     return Ok(Datagram::Waits);
                 }
                 // What the agent sends on is counted there, at all links.
                 if !leaves {
-                    self.count_datagram(inner, run, entry, (DevicePort::default(), 0));
+                    self.count_copies(inner, run, entry, dropped);
                 }
                 // Without a flow, the group has only members of this agent.
                 let mlid = if leaves { entry.lid } else { 0 };
@@ -210,6 +212,14 @@ impl Qp {
             self.tell_no_path(inner);
         }
         Ok(Datagram::Sent)
+    }
+
+    /// Counts a datagram to a group for the ports on its ways. `dropped`: see [`Reached`].
+    fn count_copies(&self, inner: &mut Inner, run: &protocol::Run, entry: &DatagramEntry, dropped: bool) {
+        self.count_datagram(inner, run, entry, (DevicePort::default(), 0));
+        if dropped {
+            self.tell_no_path(inner);
+        }
     }
 
     /// Counts a datagram for the ports on its way. `lost`: see [`Key`].
@@ -254,14 +264,13 @@ impl Qp {
         let lane_index = self.lane_index;
         if is_group(&entry.dgid) {
             let place = DevicePort { device: engine.device(), port: 1 };
-            let Some(Reached { engines, leaves }) =
-                engine.group_reached(&GroupPath::of(entry, inner.attributes.port_num))
-            else {
+            let path = GroupPath::of(entry, &inner.attributes);
+            let Some(Reached { engines, leaves, dropped }) = engine.group_reached(&path) else {
                 return if hopeless { DatagramRoute::None(Cause::Nobody, unknown) } else { DatagramRoute::Opening };
             };
             let lanes: Vec<_> = engines.iter().filter_map(|&peer| engine.lanes.route(peer, lane_index)).collect();
             return if hopeless || lanes.len() == engines.len() {
-                DatagramRoute::Group { lanes, place, leaves }
+                DatagramRoute::Group { lanes, place, leaves, dropped }
             } else {
                 DatagramRoute::Opening
             };

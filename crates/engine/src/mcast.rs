@@ -8,6 +8,7 @@ mod members;
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use abi::qp::ModifyQp;
 use parking_lot::RwLock;
 use protocol::Time;
 use wire::cm::Gid;
@@ -24,6 +25,8 @@ pub(crate) struct Reached {
     pub(crate) engines: Arc<[u32]>,
     /// They also reach links to other agents of the subnet.
     pub(crate) leaves: bool,
+    /// Switches drop copies for their P_Key.
+    pub(crate) dropped: bool,
 }
 
 /// What decides which members a datagram reaches.
@@ -36,12 +39,14 @@ pub(crate) struct GroupPath {
     port: u8,
     sl: u8,
     hop_limit: u8,
+    pkey_index: u16,
 }
 
 impl GroupPath {
-    /// The path of a datagram.
-    pub(crate) const fn of(entry: &DatagramEntry, port: u8) -> Self {
-        Self { group: entry.dgid, lid: entry.lid, port, sl: entry.sl, hop_limit: entry.hop_limit }
+    /// The path of a datagram of a queue pair with these attributes.
+    pub(crate) const fn of(entry: &DatagramEntry, attributes: &ModifyQp) -> Self {
+        let (port, pkey_index) = (attributes.port_num, attributes.pkey_index);
+        Self { group: entry.dgid, lid: entry.lid, port, sl: entry.sl, hop_limit: entry.hop_limit, pkey_index }
     }
 }
 

@@ -116,6 +116,7 @@ impl Qp {
         if !matches!(inner.link.route, Route::Unknown) || self.service == Service::Ud {
             return false;
         }
+        inner.link.pathless = false;
         if !engine.board.is_up(engine.device(), u32::from(inner.attributes.port_num)) {
             return false;
         }
@@ -227,10 +228,10 @@ impl Qp {
         }
         let engine = self.engine();
         let mut way = (0, self.lane_index);
-        let (port, asked);
+        let (attributes, asked);
         let (dest, next) = {
             let mut inner = self.lock();
-            port = inner.attributes.port_num;
+            attributes = inner.attributes;
             let Route::Opening(slot) = inner.link.route else { return };
             asked = slot;
             match inner.link.route {
@@ -251,7 +252,7 @@ impl Qp {
         let opened = match (dest, &next) {
             (Some(_), _) => engine.open_lane(owner, lane_index).map(Some),
             (None, Some(entry)) if is_group(&entry.dgid) => {
-                engine.resolve_group(GroupPath::of(entry, port)).and_then(|reached| {
+                engine.resolve_group(GroupPath::of(entry, &attributes)).and_then(|reached| {
                     // All lanes are tried, so that every reachable engine gets its copy.
                     let opened = reached.engines.iter().map(|&peer| engine.open_lane(peer, lane_index).map(drop));
                     opened.fold(Ok(()), Result::and).map(|()| None)

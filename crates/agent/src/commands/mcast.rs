@@ -96,7 +96,7 @@ impl World {
 
 /// MCAST_RESOLVE.
 pub fn resolve(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
-    let McastResolve { gid, max, first, port, hop_limit, lid, sl, .. } = call.body()?;
+    let McastResolve { gid, max, first, port, hop_limit, lid, sl, pkey_index, .. } = call.body()?;
     if max as usize > MCAST_ENGINES_MAX {
         return refuse(Errno::EINVAL, format!("an answer has room for {MCAST_ENGINES_MAX} engines, not for {max}"));
     }
@@ -107,16 +107,19 @@ pub fn resolve(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
     let members: Vec<_> = world.members(&gid).collect();
     let is_routed = multicast_scope(&gid).is_some_and(is_beyond_subnet);
     let route = if is_routed && hop_limit > 1 { (gid, hop_limit) } else { ([0; 16], 0) };
-    let Some(reach) = world.tables.paths.tree(&TreeQuestion { from, mlid: lid, sl, route }) else {
+    let pkey = world.pkey_at(from, pkey_index);
+    let Some(reach) = world.tables.paths.tree(&TreeQuestion { from, mlid: lid, sl, pkey, route }) else {
         return refuse(Errno::EAGAIN, "the ports that the group reaches are being found; ask again");
     };
     let leaves = reach.leaves() && world.wire.is_on();
+    let flags = [(leaves, mcast_flags::LEAVES), (reach.is_cut_by_partitions(), mcast_flags::DROPPED)];
+    let flags = flags.into_iter().filter(|(holds, _)| *holds).fold(0, |all, (_, flag)| all | flag);
     let reached = members.into_iter().filter(|(_, port)| reach.has(*port));
     let engines: BTreeSet<_> = reached.map(|(context, _)| context).collect();
     let mut answer = McastResolveAnswer {
         epoch: world.board.mcast_epoch(),
         count: engines.len() as u32,
-        flags: if leaves { mcast_flags::LEAVES } else { 0 },
+        flags,
         ..bytemuck::Zeroable::zeroed()
     };
     for (slot, engine) in answer.engines.iter_mut().take(max as usize).zip(engines.into_iter().skip(first as usize)) {

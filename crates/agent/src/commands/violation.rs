@@ -20,7 +20,10 @@ pub fn tell(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
     let at = PortId { device: device.index, port: told.port };
     match told.kind {
         // It says nothing of the packets, which the engine has counted.
-        violation::NO_PATH => world.note_traffic_of(call.context),
+        violation::NO_PATH => {
+            world.note_traffic_of(call.context);
+            world.tables.traffic.hurry();
+        }
         _ => world.note_violation(at, told),
     }
     Ok(Answer::default())

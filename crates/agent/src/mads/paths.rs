@@ -201,12 +201,12 @@ impl Fabric {
 
     /// What multicast packets reach.
     fn find_tree(&self, question: &TreeQuestion) -> Known<Tree> {
-        let TreeQuestion { from, mlid, sl, route: (dgid, hop_limit) } = *question;
+        let TreeQuestion { from, mlid, sl, pkey, route: (dgid, hop_limit) } = *question;
         let fabric = self.managed.fabric();
         let start = self.ends.get(&PortId { device: from.0, port: from.1 });
         let sgid = start.and_then(|start| fabric.port(*start)).map(|port| port.settings().identity.gid());
         let grh = sgid.filter(|_| hop_limit != 0).map(|sgid| Grh { sgid, dgid, hop_limit, ..Grh::default() });
-        let probe = Probe { dlid: mlid, sl, grh, ..Probe::default() };
+        let probe = Probe { dlid: mlid, sl, grh, pkey: Some(pkey), ..Probe::default() };
         let copies = start.map(|start| fabric.trace_multicast(*start, &probe)).unwrap_or_default();
         let leaves = copies.ends.iter().any(|end| self.managed.leads_out(*end));
         let ports = copies.ends.iter().filter_map(|end| self.port_at(*end)).map(at).collect();

@@ -17,7 +17,7 @@ use super::bad_links::count_errors;
 use super::fabric::Fabric;
 use super::way::PortId;
 use crate::objects::groups::At;
-use crate::objects::paths::TreeQuestion;
+use crate::objects::paths::{TreeQuestion, is_of_partition};
 use crate::objects::traffic::{Counted, FLOWS, Flow, MOST, Sum};
 use crate::world::World;
 
@@ -121,7 +121,7 @@ impl Mads {
         let Some(Fabric { managed: net, bad_links, .. }) = &mut self.fabric else { return };
         if probe.is_multicast() {
             let copies = net.fabric().trace_multicast(start, &probe);
-            return count_copies(net, copies, sum);
+            return count_copies(net, (start, &probe), copies, sum);
         }
         let (path, lost) = known.map_or_else(|| net.fabric().trace(start, &probe), |(path, lost)| (path, Some(lost)));
         // What the tables let pass, a bad link has lost.
@@ -134,7 +134,7 @@ impl Mads {
             return count_errors(net, start, hops, (harm, sum.packets));
         }
         count_way(net, start, (&path, lost), sum);
-        if let Some(NoPath { end, cause: Cause::PartitionIn | Cause::PartitionOut }) = lost {
+        if let Some(NoPath { end, .. }) = lost.filter(|lost| is_of_partition(lost.cause)) {
             net.drop_for_partition(end, start, &probe, sum.packets);
         }
     }
@@ -145,12 +145,13 @@ impl Mads {
         let Some(fabric) = &mut self.fabric else { return };
         if probe.is_multicast() {
             // The tables may have changed since, for example because the group is gone.
-            let first = TreeQuestion { from: flow.from, mlid: probe.dlid, sl: probe.sl, route: ([0; 16], 0) };
+            let (from, mlid, route) = (flow.from, probe.dlid, ([0; 16], 0));
+            let first = TreeQuestion { from, mlid, sl: probe.sl, pkey: flow.pkey, route };
             let last = TreeQuestion { route: ([u8::MAX; 16], u8::MAX), ..first };
             let mut known = world.tables.paths.trees.range(first..=last).map(|(_, known)| known);
             let before = known.rfind(|known| fabric.is_stale(known)).map(|known| known.answer.copies.clone());
             let copies = before.unwrap_or_else(|| fabric.managed.fabric().trace_multicast(start, &probe));
-            return count_copies(&mut fabric.managed, copies, sum);
+            return count_copies(&mut fabric.managed, (start, &probe), copies, sum);
         }
         let net = &mut fabric.managed;
         match net.fabric().trace(start, &probe) {
@@ -230,14 +231,17 @@ fn pass(net: &mut Managed, path: &Path, probe: &Probe, (sum, tunnels): (Sum, u8)
     }
 }
 
-/// Counts multicast packets: one copy for each link of the tree.
-fn count_copies(net: &mut Managed, copies: Tree, sum: Sum) {
+/// Counts multicast packets of a port: one copy for each link of the tree.
+fn count_copies(net: &mut Managed, (start, probe): (End, &Probe), copies: Tree, sum: Sum) {
     for (egress, ingress) in copies.links {
         add(net, egress, XMIT_COPIES, sum);
         add(net, ingress, RECEIVE_COPIES, sum);
     }
     for NoPath { end, cause } in copies.lost {
         net.add_drops(end, cause, sum.packets);
+        if is_of_partition(cause) {
+            net.drop_for_partition(end, start, probe, sum.packets);
+        }
     }
 }
 

@@ -24,7 +24,7 @@ impl Mads {
     /// Tells the managers what engines have told, and what was lost. Returns false if that is
     /// nothing.
     pub(crate) fn take_violations(&mut self, world: &mut World) -> bool {
-        let (told, traffic) = (world.tables.violations.take(), world.tables.traffic.take_if_lost());
+        let (told, traffic) = (world.tables.violations.take(), world.tables.traffic.take_if_urgent());
         if told.is_empty() && traffic.is_none() {
             return false;
         }

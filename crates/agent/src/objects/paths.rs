@@ -7,8 +7,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use subnet::NodeId;
 use subnet::fabric::tree::Tree as Copies;
+use subnet::{Cause, NodeId};
 use wire::cm::Gid;
 
 use super::elsewhere::Elsewhere;
@@ -69,6 +69,7 @@ pub(crate) struct TreeQuestion {
     /// The LID of the group.
     pub(crate) mlid: u16,
     pub(crate) sl: u8,
+    pub(crate) pkey: u16,
     /// What routers see: the GID of the group, and the hop limit. Zeros: they forward nothing.
     pub(crate) route: (Gid, u8),
 }
@@ -167,6 +168,11 @@ impl Paths {
     }
 }
 
+/// Whether a switch drops packets for their P_Key.
+pub(crate) const fn is_of_partition(cause: Cause) -> bool {
+    matches!(cause, Cause::PartitionIn | Cause::PartitionOut)
+}
+
 /// What packets of one sender to a group reach.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Reach<'a> {
@@ -178,6 +184,11 @@ impl Reach<'_> {
     /// Whether they reach a port.
     pub(crate) fn has(&self, to: At) -> bool {
         self.from == to || self.tree.is_none_or(|tree| tree.ports.contains(&to))
+    }
+
+    /// Whether switches drop copies for their P_Key.
+    pub(crate) fn is_cut_by_partitions(&self) -> bool {
+        self.tree.is_some_and(|tree| tree.copies.lost.iter().any(|lost| is_of_partition(lost.cause)))
     }
 
     /// Whether they reach links to other agents.
@@ -199,7 +210,7 @@ mod tests {
     }
 
     fn group(sl: u8) -> TreeQuestion {
-        TreeQuestion { from: (0, 1), mlid: 0xc001, sl, route: ([0; 16], 0) }
+        TreeQuestion { from: (0, 1), mlid: 0xc001, sl, pkey: 0xffff, route: ([0; 16], 0) }
     }
 
     #[test]

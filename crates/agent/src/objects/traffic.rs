@@ -79,25 +79,30 @@ pub(crate) struct Traffic {
     flows: BTreeMap<Flow, Counted>,
     /// The sums of datagram flows when the agent last looked at them, by their place.
     datagrams: BTreeMap<(ContextId, usize), Sum>,
-    /// Whether something is among the flows that was lost.
-    has_losses: bool,
+    /// Whether the flows have to be counted soon: something is lost.
+    is_urgent: bool,
 }
 
 impl Traffic {
     /// Everything that was added since the last call.
     pub(crate) fn take(&mut self) -> BTreeMap<Flow, Counted> {
-        self.has_losses = false;
+        self.is_urgent = false;
         std::mem::take(&mut self.flows)
     }
 
-    /// Everything that was added since the last call, if something was lost.
-    pub(crate) fn take_if_lost(&mut self) -> Option<BTreeMap<Flow, Counted>> {
-        self.has_losses.then(|| self.take())
+    /// Everything that was added since the last call, if it has to be counted soon.
+    pub(crate) fn take_if_urgent(&mut self) -> Option<BTreeMap<Flow, Counted>> {
+        self.is_urgent.then(|| self.take())
+    }
+
+    /// An engine has told of packets without a path.
+    pub(crate) fn hurry(&mut self) {
+        self.is_urgent |= !self.flows.is_empty();
     }
 
     /// Adds what was counted for a flow.
     pub(crate) fn add(&mut self, mut flow: Flow, counted: Counted) {
-        self.has_losses |= counted.lost != Sum::default();
+        self.is_urgent |= counted.lost != Sum::default();
         if self.flows.len() >= FLOWS && !self.flows.contains_key(&flow) {
             flow = Flow::of_port(flow.from);
         }

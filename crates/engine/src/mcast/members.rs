@@ -32,6 +32,7 @@ impl Engine {
                 lid: path.lid,
                 sl: path.sl,
                 hop_limit: path.hop_limit,
+                pkey_index: path.pkey_index,
                 ..McastResolve::default()
             };
             let request = request::private(command::MCAST_RESOLVE, &body, size_of::<McastResolveAnswer>());
@@ -44,7 +45,9 @@ impl Engine {
             let left = (answer.count as usize).saturating_sub(engines.len());
             engines.extend(answer.engines.iter().take(left));
             if left <= MCAST_ENGINES_MAX {
-                let reached = Reached { engines: engines.into(), leaves: answer.flags & mcast_flags::LEAVES != 0 };
+                let says = |flag: u32| answer.flags & flag != 0;
+                let (leaves, dropped) = (says(mcast_flags::LEAVES), says(mcast_flags::DROPPED));
+                let reached = Reached { engines: engines.into(), leaves, dropped };
                 self.groups.engines.write().insert(path, (answer.epoch, reached.clone()));
                 return Ok(reached);
             }

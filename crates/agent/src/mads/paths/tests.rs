@@ -330,7 +330,7 @@ fn packets_count_at_every_router_up_to_the_one_that_drops_them() {
 }
 
 fn to_group(mlid: u16, sl: u8, route: ([u8; 16], u8)) -> TreeQuestion {
-    TreeQuestion { from: (0, 1), mlid, sl, route }
+    TreeQuestion { from: (0, 1), mlid, sl, pkey: 0xffff, route }
 }
 
 /// Members in the first and the last of three subnets. The routers join for them, also in the
