@@ -114,23 +114,53 @@ fn iw_fence_and_ord_hold_requests_back() {
     assert_eq!(one.completions(), ok(1..=5));
 }
 
-#[test]
-fn messages_and_responses_take_turns() {
-    let (mut one, mut two) = pair();
-    post(&mut one, 1, read(0), &[0; 3000]);
-    post(&mut one, 2, read(0), &[0; 3000]);
-    exchange(&mut one, &mut two);
-    post(&mut one, 3, read(0), &[0; 3000]);
-    one.transmit();
-    two.receive(&std::mem::take(&mut one.output));
-    post(&mut two, 1, write(0), &[0; 3000]);
-    two.transmit();
+/// The opcodes of the FPDUs that a side has sent: 0 for a WRITE, 2 for a READ response.
+fn sent(host: &Host) -> Vec<u8> {
     let mut receiver = fpdu::Receiver::new(true, false);
-    let (mut bytes, mut order) = (&two.output[..], Vec::new());
-    while let Some(segment) = receiver.next(&mut bytes).unwrap() {
+    let (mut bytes, mut order) = (&host.output[..], Vec::new());
+    while let Some(segment) = receiver.next(&mut bytes).expect("a good FPDU") {
         order.push(segment[1] & 15);
     }
-    assert!(order == [0, 0, 0, 2, 2, 2] || order == [2, 2, 2, 0, 0, 0], "{order:?}");
+    order
+}
+
+/// A side with READs of a peer that it has not answered.
+fn asked(len: usize, reads: u64) -> Host {
+    let (mut one, mut two) = pair();
+    post(&mut one, 1, write(0), b"ready");
+    (1..=reads).for_each(|work| post(&mut one, 1 + work, read(0), &vec![0; len]));
+    one.transmit();
+    two.receive(&one.output);
+    two
+}
+
+#[test]
+fn iw_whole_a_message_begins_when_the_one_before_has_ended() {
+    let mut answers = asked(3000, 1);
+    assert!(answers.transmit_once());
+    post(&mut answers, 1, write(0), &[0; 3000]);
+    answers.transmit();
+    assert_eq!(sent(&answers), [2, 2, 2, 0, 0, 0]);
+
+    let (mut one, mut two) = pair();
+    post(&mut one, 1, write(0), b"ready");
+    exchange(&mut one, &mut two);
+    post(&mut two, 1, write(0), &[0; 3000]);
+    assert!(two.transmit_once());
+    post(&mut one, 2, read(0), &[0; 3000]);
+    one.transmit();
+    two.receive(&std::mem::take(&mut one.output));
+    two.transmit();
+    assert_eq!(sent(&two), [0, 0, 0, 2, 2, 2]);
+}
+
+#[test]
+fn messages_and_responses_take_turns() {
+    let mut both = asked(8, 3);
+    (1..=3).for_each(|work| post(&mut both, work, write(0), b"a message"));
+    both.transmit();
+    let order = sent(&both);
+    assert!(order == [0, 2, 0, 2, 0, 2] || order == [2, 0, 2, 0, 2, 0], "{order:?}");
 }
 
 #[test]
