@@ -117,8 +117,8 @@ fn nobody_listening_is_a_rejection() {
     let (mut server, mut client) = pair(&room, "accept", "disconnect");
     client.wait(HANG).expect("it ends");
     server.program.wait(HANG).expect("it ends");
-    let port = harness::port::Port::reserve().expect("a port").number().to_string();
-    let words = ["rping", "-c", "-a", "127.0.0.1", "-p", &port, "-C", "1"];
+    let port = harness::port::Port::reserve().expect("a port");
+    let words = ["rping", "-c", "-a", "127.0.0.1", "-p", &port.number().to_string(), "-C", "1"];
     let outcome = room.finish(room.run(&words)).expect("it ends");
     assert!(!outcome.succeeded() && outcome.everything().contains("REJECTED"), "{}", outcome.told());
 }
@@ -317,6 +317,11 @@ fn sliced(server: &str, client: &str, seed: u64) {
 fn iw_stream_messages_cross_a_proxy_that_cuts_segments_anywhere() {
     for seed in 1..4 {
         sliced("rping -s -a ADDRESS -p PORT -C 30 -S 9000 -V", "rping -c -a ADDRESS -p PORT -C 30 -S 9000 -V", seed);
+    }
+    // Many requests at a time.
+    for program in ["ib_write_bw -s 65536 -n 300", "ib_send_bw -s 3000 -n 1000", "ib_read_bw -s 65536 -n 300"] {
+        let server = format!("{program} -R -p PORT");
+        sliced(&server, &format!("{server} ADDRESS"), 4);
     }
 }
 

@@ -5,7 +5,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use harness::{Family, HANG, Outcome, Program, Room, User, cprogram};
+use harness::{Family, HANG, Hosts, Outcome, Program, Room, User, cprogram};
 use rustix::process::Signal;
 
 /// What tshark shows of a segment.
@@ -51,11 +51,16 @@ fn fpdus(file: &Path) -> Vec<(String, String)> {
 /// A room with a capture that has begun, and its file.
 fn capturing() -> (Room, Program, PathBuf) {
     let room = Room::of(User::Me).expect("a room").with_agent(&["--transport", "iwarp"]).expect("an agent");
+    let (capture, file) = capture_in(&room);
+    (room, capture, file)
+}
+
+fn capture_in(room: &Room) -> (Program, PathBuf) {
     let file = room.folder().join("capture.pcapng");
     let to = file.display().to_string();
     let mut capture = room.start(room.softhca(&["capture", "-w", &to, "--print"])).expect("it starts");
     capture.wait_for_words("listening on", HANG).expect("it listens");
-    (room, capture, file)
+    (capture, file)
 }
 
 /// Ends a capture, which has lost nothing.
@@ -130,6 +135,25 @@ fn tshark_knows_every_opcode_and_finds_each_crc_good() {
         let word = format!("{word} ({number:#x})");
         assert!(fpdus.iter().any(|(opcode, _)| *opcode == word), "no {word} in {fpdus:#?}");
     }
+    let bad: Vec<_> = fpdus.iter().filter(|(_, crc)| !crc.ends_with("(Good CRC32)")).collect();
+    assert!(bad.is_empty(), "{bad:?}");
+}
+
+/// Long messages between two hosts over IPv6, in the capture of the host that receives them.
+#[test]
+fn tshark_finds_each_crc_good_of_what_arrives_from_another_host() {
+    let Some(hosts) = Hosts::joined(1500, User::Me).expect("namespaces") else { return };
+    let hosts = hosts.with_agents(&["--transport", "iwarp"]).expect("agents");
+    let room = hosts.left.room();
+    let (capture, file) = capture_in(room);
+    let place = hosts.place(Family::V6);
+    place.must_meet("rping -s -a ADDRESS -p PORT -C 10 -S 60000 -V", "rping -c -a ADDRESS -p PORT -C 10 -S 60000 -V");
+    ended(capture);
+    let fpdus = fpdus(&file);
+    for word in ["Write (0x0)", "Read Response (0x2)", "Send (0x3)"] {
+        assert!(fpdus.iter().any(|(opcode, _)| opcode == word), "no {word} in {fpdus:#?}");
+    }
+    assert!(fpdus.len() > 10 * 2 * 60_000 / (32 << 10), "{}", fpdus.len());
     let bad: Vec<_> = fpdus.iter().filter(|(_, crc)| !crc.ends_with("(Good CRC32)")).collect();
     assert!(bad.is_empty(), "{bad:?}");
 }

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use harness::{Family, HANG, Program, Room, User, cprogram, process, program, wait};
 use initiator::Initiator;
+use iwarp::Terms;
 use iwarp::rdmap::{Atomic, AtomicResponse, Opcode};
 use rustix::net::sockopt::set_socket_linger;
 use rustix::process::Signal;
@@ -107,6 +108,29 @@ fn iw_pressure_a_peer_that_reads_no_responses_holds_back_its_queue_pair_only() {
     drop(peer);
     assert!(server.program.wait(HANG).expect("it ends").succeeded(), "{}", server.program.everything());
     place.must_be_empty();
+}
+
+/// softhca asks for no markers, and sends them to a peer that asks.
+#[test]
+fn iw_markers_stand_in_the_responses_to_a_peer_that_asks_for_them() {
+    const SIZE: usize = 40_000;
+    let room = room();
+    let path = cprogram::build_with(&room, "pressure", &["-lrdmacm"]).expect("it compiles").display().to_string();
+    let server = room.place(Family::V4).serve(&format!("{path} -a ADDRESS -p PORT -l")).expect("it listens");
+    let mut peer = Initiator::connect_on(server.port(), Terms { ord: 16, markers: true, ..Terms::default() });
+    let data: Vec<u8> = (0..SIZE).map(|at| (at % 251) as u8).collect();
+    for piece in data.chunks(8000).enumerate() {
+        peer.write_at(8000 * piece.0 as u64, piece.1);
+    }
+    peer.read(SIZE as u32);
+    let mut received = Vec::new();
+    while received.len() < SIZE {
+        // The receiver looks for a marker in each 512 bytes, and at where it points.
+        let (header, more) = peer.next();
+        assert_eq!(header.rdmap, Opcode::ReadResponse.emit());
+        received.extend_from_slice(&more);
+    }
+    assert!(received == data);
 }
 
 /// softhca's programs post atomics without masks.

@@ -40,7 +40,12 @@ pub(super) fn framed(sender: &mut Sender, segment: &[u8]) -> Vec<u8> {
 impl Initiator {
     /// Connects to a port of this host.
     pub(super) fn connect(port: u16) -> Self {
-        let terms = Terms { ord: 16, ..Terms::default() };
+        Self::connect_on(port, Terms { ord: 16, ..Terms::default() })
+    }
+
+    /// Connects to a port of this host on these terms.
+    pub(super) fn connect_on(port: u16, terms: Terms) -> Self {
+        let markers = terms.markers;
         let mut initiator = iwarp::Initiator::new(terms, &[], Duration::MAX).expect("short");
         let mut socket = TcpStream::connect(("127.0.0.1", port)).expect("it listens");
         socket.write_all(&initiator.poll_transmit().expect("the request")).expect("sent");
@@ -54,7 +59,7 @@ impl Initiator {
         };
         let address = private.first_chunk().map_or(0, |bytes| u64::from_ne_bytes(*bytes));
         let stag = private.get(8..12).map_or(Stag(0), |key| Stag(u32::from_ne_bytes(key.try_into().expect("4 bytes"))));
-        let (sender, receiver) = (Sender::new(true, false), Receiver::new(true, false));
+        let (sender, receiver) = (Sender::new(true, false), Receiver::new(true, markers));
         Self { socket, sender, receiver, arrived: Vec::new(), msn: 0, address, stag }
     }
 
@@ -75,7 +80,12 @@ impl Initiator {
 
     /// Writes to the listener's memory.
     pub(super) fn write(&mut self, data: &[u8]) {
-        self.send(&segment(Opcode::Write, Place::Tagged { stag: self.stag, to: self.address }, data));
+        self.write_at(0, data);
+    }
+
+    /// Writes to the listener's memory, so far behind its beginning.
+    pub(super) fn write_at(&mut self, offset: u64, data: &[u8]) {
+        self.send(&segment(Opcode::Write, Place::Tagged { stag: self.stag, to: self.address + offset }, data));
     }
 
     fn request(&mut self, opcode: Opcode, payload: &[u8]) {

@@ -16,6 +16,7 @@ use iwarp::negotiation::{Answer, Asked};
 use iwarp::{Initiator, Responder, Terms};
 use protocol::Time;
 use rustix::event::{PollFd, PollFlags, poll};
+use rustix::net::sockopt::tcp_nodelay;
 
 use super::super::ports::Ports;
 use super::super::tests::Host;
@@ -127,6 +128,7 @@ fn an_accepted_peer_is_offered_to_the_engine_and_established_when_it_is_taken() 
     assert_eq!(host.waiting(), 0, "the engine has not taken it");
     let (offer, _) = host.world.wire.streams().take(host.qpn).expect("there is room").expect("it waits");
     assert_eq!((offer.agreed.ird, offer.agreed.ord), (16, 3));
+    assert!(tcp_nodelay(&offer.socket).expect("an option"), "no message waits for others");
     host.manager.follow_streams(&host.world);
     assert_eq!((host.event().event, host.waiting()), (event::ESTABLISHED, 0));
     host.world.wire.streams().note_end(host.qpn);
@@ -311,6 +313,7 @@ fn a_reply_brings_the_connection_to_the_engine() {
     assert_eq!((answer.event, answer.id), (event::CONNECT_RESPONSE, id));
     assert_eq!(&answer.param.as_conn().private_data[..7], b"welcome");
     let (offer, _) = host.world.wire.streams().take(host.qpn).expect("there is room").expect("it waits");
+    assert!(tcp_nodelay(&offer.socket).expect("an option"), "no message waits for others");
     let mut socket = TcpStream::from(offer.socket);
     let mut first = [0; 4];
     socket.read_exact(&mut first).expect("the FPDU");
