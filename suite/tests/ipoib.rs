@@ -238,13 +238,7 @@ fn nodes_talk(opensm: bool) {
     if opensm {
         left.refuses(&["--node", "H1"], "no subnet manager has brought it up");
     }
-    let home = room.own_dir().display().to_string();
-    let log = room.own_dir().join("opensm.log");
-    let (cache, temporary, to) =
-        (format!("OSM_CACHE_DIR={home}"), format!("OSM_TMP_DIR={home}"), log.display().to_string());
-    let on = |node: &str, words: &[&str]| room.softhca(&[&["run", "--node", node, "--"], words].concat());
-    let words = ["env", &cache, &temporary, "opensm", "-d", "2", "-f", &to];
-    let _manager = opensm.then(|| room.start(on("H1", &words)).expect("it starts"));
+    let _manager = opensm.then(|| room.opensm("H1", &[]).expect("the subnet comes up"));
     let is_up = || {
         let outcome = room.finish(room.softhca(&["subnet", "path", "H1", "H2"])).expect("it ends");
         outcome.succeeded().then_some(())
@@ -252,7 +246,7 @@ fn nodes_talk(opensm: bool) {
     wait::until(HANG, "the subnet to come up", is_up).expect("it does");
     let interfaces = [left.interface(0, &["--node", "H1"]), right.interface(1, &["--node", "H2"])];
     talk(left, right);
-    let groups = || room.finish(on("H2", &["saquery", "-g"])).expect("it ends").expect_success().everything();
+    let groups = || room.finish(room.on("H2", &["saquery", "-g"])).expect("it ends").expect_success().everything();
     let solicited = "ff12:601b:ffff::1:ff00:2";
     let known = groups();
     assert!(known.contains("ff12:401b:ffff::ffff:ffff") && known.contains(solicited), "{known}");

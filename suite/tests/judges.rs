@@ -85,10 +85,7 @@ fn osmtest_passes_at_the_agents_manager() {
 #[test]
 fn osmtest_passes_at_opensm() {
     let room = room(&["--no-subnet-manager"]);
-    let home = room.own_dir().display().to_string();
-    let (cache, temporary) = (format!("OSM_CACHE_DIR={home}"), format!("OSM_TMP_DIR={home}"));
-    let words = ["env", &cache, &temporary, "opensm", "-t", "5000", "-f", &format!("{home}/opensm.log")];
-    let _manager = room.start(room.on("H2", &words)).expect("it starts");
+    let _manager = room.opensm("H2", &["-t", "5000"]).expect("the subnet comes up");
     room.wait_until_active().expect("the subnet comes up");
     pass_osmtest(&room);
 }

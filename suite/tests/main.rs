@@ -22,6 +22,7 @@ mod examples;
 mod faults;
 mod forbidden;
 mod guide;
+mod hostile_mads;
 mod hotplug;
 mod ibsim;
 mod imports;

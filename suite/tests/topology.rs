@@ -89,14 +89,8 @@ fn manage(room: &Room, node: &str) -> Program {
 }
 
 fn manage_with(room: &Room, node: &str, options: &[&str]) -> Program {
-    let home = room.own_dir().display().to_string();
-    let log = room.own_dir().join(format!("opensm-{node}.log"));
-    let (cache, temporary) = (format!("OSM_CACHE_DIR={home}"), format!("OSM_TMP_DIR={home}"));
-    let words = ["env", &cache, &temporary, "opensm", "-d", "2", "-f", &log.display().to_string()];
-    let manager = room.start(room.on(node, &[&words[..], options].concat())).expect("it starts");
-    let is_up = || std::fs::read_to_string(&log).is_ok_and(|text| text.contains("SUBNET UP")).then_some(());
-    wait::until(HANG, "opensm to bring the subnet up", is_up).expect("it does");
-    let text = std::fs::read_to_string(&log).expect("its log");
+    let manager = room.opensm(node, options).expect("the subnet comes up");
+    let text = std::fs::read_to_string(room.own_dir().join(format!("opensm-{node}.log"))).expect("its log");
     assert!(!text.contains("ERR "), "{text}");
     manager
 }

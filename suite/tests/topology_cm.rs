@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use harness::port::{self, Port};
-use harness::{HANG, Program, Room, User, cprogram, process, wait};
+use harness::{HANG, Pair, Program, Room, Sides, User, cprogram, lists, process, wait};
 use rustix::process::Signal;
 
 /// Three switches in a row, with two links between the first two.
@@ -83,22 +83,47 @@ fn reserve() -> (Port, String) {
     (port, number)
 }
 
+/// Programs that connect by address.
+#[track_caller]
+fn programs_of_rdmacm_utils_connect(room: &Room) {
+    let (_port, p) = reserve();
+    let both =
+        |server: &[&str], client: &[&str]| meet(room, &[server, &["-p", &p]].concat(), &[client, &["-p", &p]].concat());
+    both(&["rping", "-s", "-C", "10"], &["rping", "-c", "-a", H3, "-C", "10"]);
+    both(&["ucmatose", "-c", "4"], &["ucmatose", "-s", H3, "-c", "4"]);
+    meet(room, &["udaddy", "-c", "4"], &["udaddy", "-s", H3, "-c", "4"]);
+    both(&["rdma_server"], &["rdma_client", "-s", H3]);
+    both(&["ib_send_lat", "-R", "-n", "20"], &["ib_send_lat", "-R", "-n", "20", H3]);
+    both(&["ib_write_bw", "-R", "-n", "1000"], &["ib_write_bw", "-R", "-n", "1000", H3]);
+    room.wait_until_all_is_forgotten(HANG).expect("it is empty");
+}
+
 #[test]
 fn programs_of_rdmacm_utils_connect_through_three_switches() {
     for user in [User::Me, User::Nobody] {
-        let room = room(user);
-        let (_port, p) = reserve();
-        let both = |server: &[&str], client: &[&str]| {
-            meet(&room, &[server, &["-p", &p]].concat(), &[client, &["-p", &p]].concat())
-        };
-        both(&["rping", "-s", "-C", "10"], &["rping", "-c", "-a", H3, "-C", "10"]);
-        both(&["ucmatose", "-c", "4"], &["ucmatose", "-s", H3, "-c", "4"]);
-        meet(&room, &["udaddy", "-c", "4"], &["udaddy", "-s", H3, "-c", "4"]);
-        both(&["rdma_server"], &["rdma_client", "-s", H3]);
-        both(&["ib_send_lat", "-R", "-n", "20"], &["ib_send_lat", "-R", "-n", "20", H3]);
-        both(&["ib_write_bw", "-R", "-n", "1000"], &["ib_write_bw", "-R", "-n", "1000", H3]);
-        room.wait_until_all_is_forgotten(HANG).expect("it is empty");
+        programs_of_rdmacm_utils_connect(&room(user));
     }
+}
+
+/// The paths of connections come from opensm's subnet administration.
+#[test]
+fn programs_connect_and_meet_by_lid_on_a_subnet_that_opensm_manages() {
+    let room = Room::of(User::Nobody).expect("a room").with_topology(ROW, &["--no-subnet-manager"]).expect("an agent");
+    let mut opensm = room.opensm("H2", &["-t", "5000"]).expect("the subnet comes up");
+    room.wait_for_path("H1", "H3", true).expect("it is there");
+    programs_of_rdmacm_utils_connect(&room);
+    programs_meet_by_lid(&room);
+    for words in [
+        &["ib_write_bw", "-n", "1000"][..],
+        &["ib_send_bw", "-c", "UD", "-n", "1000"],
+        &["ib_read_lat", "-n", "100"],
+        &["ib_atomic_bw", "-n", "1000"],
+    ] {
+        let sides = Sides::measured(|| Pair::on_nodes(&room, ("H3", words), ("H1", words))?.wait(HANG));
+        lists::expect_figures(words, &Sides::must_succeed(words, sides));
+    }
+    opensm.signal(Signal::TERM);
+    opensm.wait(HANG).expect("it ends");
 }
 
 /// The sockets' own datagrams leave from 127.0.0.1, which belongs to no node.
@@ -214,7 +239,11 @@ fn without_a_path_there_is_a_route_error() {
 /// Programs that find each other over TCP, and then connect by LID.
 #[test]
 fn qperf_ucx_and_libfabric_run_through_three_switches() {
-    let room = room(User::Nobody);
+    programs_meet_by_lid(&room(User::Nobody));
+}
+
+#[track_caller]
+fn programs_meet_by_lid(room: &Room) {
     let ucx = |node: &str| format!("UCX_NET_DEVICES={node}:1");
     let (ucx1, ucx3) = (ucx("H1"), ucx("H3"));
     let over_tcp = |server: &[&str], client: &[&str], port: &Port, ends: bool| {

@@ -141,15 +141,6 @@ fn wait_until_up<const N: usize>(sides: &[Side; N]) -> [u64; N] {
     })
 }
 
-/// Runs opensm until the subnet is up. It continues to manage the subnet.
-fn opensm(side: &Side, node: &str) -> Program {
-    let home = side.room.own_dir().display().to_string();
-    let log = side.room.own_dir().join("opensm.log");
-    let (cache, temporary) = (format!("OSM_CACHE_DIR={home}"), format!("OSM_TMP_DIR={home}"));
-    let words = ["env", &cache, &temporary, "opensm", "-d", "2", "-f", &log.display().to_string()];
-    side.room.start(side.on(node, &words)).expect("it starts")
-}
-
 #[test]
 fn a_manager_on_one_host_brings_up_the_subnet_of_both() {
     let Some(sides) = sides(9000, [&[], &["--no-subnet-manager"]]) else { return };
@@ -230,7 +221,7 @@ fn queue_pairs_on_two_hosts_reach_each_other_by_lid_while_the_link_is_there() {
 #[test]
 fn opensm_manages_the_subnet_of_both_hosts_with_the_mtu_of_the_network() {
     let Some(sides) = sides(1500, [&["--no-subnet-manager"], &["--no-subnet-manager"]]) else { return };
-    let mut manager = opensm(&sides[0], "H1");
+    let mut manager = sides[0].room.opensm("H1", &[]).expect("the subnet comes up");
     wait_until_up(&sides);
     for (side, name) in sides.iter().zip(["S1", "S2"]) {
         assert_eq!(side.port(name, 3, "mtu"), 1024, "what fits into packets of 1500 bytes");

@@ -4,7 +4,7 @@
 use std::process::Command;
 
 use crate::wait;
-use crate::{HANG, Room};
+use crate::{HANG, Program, Room};
 
 impl Room {
     /// Starts an agent with the topology in `text`, and with these further options.
@@ -22,6 +22,22 @@ impl Room {
     #[must_use]
     pub fn on(&self, node: &str, words: &[&str]) -> Command {
         self.softhca(&[&["run", "--node", node, "--"], words].concat())
+    }
+
+    /// Runs opensm on a node until it has brought the subnet up. It continues to manage the subnet.
+    /// Its log is `opensm-NODE.log` in the folder of the room's user.
+    ///
+    /// # Errors
+    /// It does not start, or that takes too long.
+    pub fn opensm(&self, node: &str, options: &[&str]) -> Result<Program, String> {
+        let home = self.own_dir().display().to_string();
+        let log = self.own_dir().join(format!("opensm-{node}.log"));
+        let (cache, temporary) = (format!("OSM_CACHE_DIR={home}"), format!("OSM_TMP_DIR={home}"));
+        let words = ["env", &cache, &temporary, "opensm", "-d", "2", "-f", &log.display().to_string()];
+        let manager = self.start(self.on(node, &[&words[..], options].concat()))?;
+        let is_up = || std::fs::read_to_string(&log).is_ok_and(|text| text.contains("SUBNET UP")).then_some(());
+        wait::until(HANG, "opensm to bring the subnet up", is_up)?;
+        Ok(manager)
     }
 
     /// Waits until there is a path from one node to another, or none.
