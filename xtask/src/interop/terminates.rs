@@ -206,7 +206,11 @@ pub(super) fn others() -> String {
         rest.collect::<Vec<_>>().join(", ")
     });
     let text = "The numbers are layer, type and code of the Terminate message that the server sends. No case \
-                provokes the following ones. A unit test of softhca checks the numbers of all reasons.";
+                provokes the following ones. Unit tests of softhca check the numbers of all reasons. Tests of the \
+                suite in which the peer is a plain TCP socket provoke 0/0/0, 0/2/5, 0/2/6, 0/2/7, 0/2/255, 1/0/0, \
+                1/1/4, 1/2/1, 1/2/3, 1/2/4, 1/2/6, 2/0/6 and 2/0/7. softhca never sends 0/1/255, 0/2/8, 0/2/9, \
+                2/0/1, 2/0/4 and 2/0/5, and 2/0/3 only to a peer whose markers it has asked for, which it does not. \
+                Captures have what siw sends to a plain socket.";
     let list = |who: &str, numbers: &str| wrapped(&format!("* Sent by {who}: {numbers}."), "  ");
     format!("\n{}\n{}{}", wrapped(text, ""), list("softhca", &ours), list("siw", &siws))
 }
