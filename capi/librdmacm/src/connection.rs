@@ -65,15 +65,17 @@ pub(crate) unsafe extern "C" fn connect(id: *mut CmId, param: *const ConnParam) 
         private_data.extend_from_slice(unsafe { private(param) });
         let asked = asked(object, param, responder_resources, initiator_depth, local_ece, &private_data);
         let external = external(object, param, device)?;
-        {
+        let before = {
             // Before the request: its events may come at once, on another thread.
             let mut state = object.state();
             state.attributes = [const { None }; 3];
+            let before = (state.has_asked, state.external);
             (state.has_asked, state.external) = (true, external);
-        }
+            before
+        };
         if let Err(error) = object.channel()?.connect(object.inner.handle, &asked) {
             let mut state = object.state();
-            (state.has_asked, state.external) = (false, None);
+            (state.has_asked, state.external) = before;
             return Err(error.into());
         }
         object.state().connect.clear();
@@ -109,7 +111,8 @@ pub(crate) unsafe extern "C" fn accept(id: *mut CmId, param: *const ConnParam) -
             let ece = Ece { vendor_id: state.remote_ece.vendor_id, options: state.local_ece.options };
             (state.responder_resources, state.initiator_depth, ece)
         };
-        object.state().external = external(object, param, device)?;
+        let external = external(object, param, device)?;
+        let before = std::mem::replace(&mut object.state().external, external);
         // A QP of iWARP gets its connection when the request is accepted.
         if !object.is_datagram() && !device.is_iwarp {
             attributes::connect(object, responder_resources, initiator_depth)?;
@@ -119,7 +122,7 @@ pub(crate) unsafe extern "C" fn accept(id: *mut CmId, param: *const ConnParam) -
         let asked = asked(object, param, responder_resources, initiator_depth, ece, private_data);
         if let Err(error) = object.channel()?.accept(object.inner.handle, object.inner.cookie, &asked) {
             let _ = attributes::fail(object);
-            object.state().external = None;
+            object.state().external = before;
             return Err(error.into());
         }
         object.inner.named.store(true, Ordering::Relaxed);
