@@ -169,6 +169,38 @@ fn download(left: Side<'_>, right: Side<'_>) {
     assert!(std::fs::read(&got).expect("the file") == content, "the file is not what the server has");
 }
 
+/// Packets of the interface's MTU pass, and longer ones in fragments.
+#[track_caller]
+fn ping(left: Side<'_>, right: Side<'_>, mtu: usize) {
+    for side in [left, right] {
+        let known = side.namespace.script("cat /sys/class/net/ib0/mtu").expect("the MTU");
+        assert_eq!(known.trim(), mtu.to_string());
+    }
+    // The headers of IP and ICMP.
+    for (addresses, headers) in [(IPV4, 20 + 8), (IPV6, 40 + 8)] {
+        let longer = (3 * mtu).min(65_000);
+        for (size, fragments) in [(56, "do"), (mtu - headers, "do"), (longer, "want")] {
+            let mut ping = Command::new("ping");
+            ping.args([
+                "-n",
+                "-c",
+                "3",
+                "-i",
+                "0.2",
+                "-W",
+                "10",
+                "-M",
+                fragments,
+                "-s",
+                &size.to_string(),
+                addresses[0],
+            ]);
+            let told = right.room.finish(right.inside(&ping)).expect("it ends").expect_success();
+            assert!(told.output.contains(" 3 received, 0% packet loss"), "{}", told.told());
+        }
+    }
+}
+
 /// Programs on both sides reach each other: streams, groups, and nobody at an unused address.
 fn talk(left: Side<'_>, right: Side<'_>) {
     download(left, right);
@@ -215,17 +247,23 @@ fn hosts_talk_over_interfaces_on_roce_and_infiniband_ports() {
 }
 
 #[test]
+fn nodes_of_a_managed_subnet_talk_in_connected_mode() {
+    nodes_talk(false, &["--connected"], 65_520);
+    nodes_talk(true, &["--connected"], 65_520);
+}
+
+#[test]
 fn nodes_of_a_subnet_that_opensm_manages_talk_over_interfaces() {
-    nodes_talk(true);
+    nodes_talk(true, &[], 2044);
 }
 
 #[test]
 fn nodes_of_a_subnet_that_the_agent_manages_talk_over_interfaces() {
-    nodes_talk(false);
+    nodes_talk(false, &[], 2044);
 }
 
 /// The manager has the groups while they are joined.
-fn nodes_talk(opensm: bool) {
+fn nodes_talk(opensm: bool, options: &[&str], mtu: usize) {
     let (Some(here), Some(there)) = (Namespace::new().expect("one"), Namespace::new().expect("two")) else { return };
     let room = Room::of(User::Me).expect("a room");
     let file = room.folder().join("subnet.topo");
@@ -244,8 +282,10 @@ fn nodes_talk(opensm: bool) {
         outcome.succeeded().then_some(())
     };
     wait::until(HANG, "the subnet to come up", is_up).expect("it does");
-    let interfaces = [left.interface(0, &["--node", "H1"]), right.interface(1, &["--node", "H2"])];
+    let interface = |side: Side<'_>, number, node| side.interface(number, &[&["--node", node], options].concat());
+    let interfaces = [interface(left, 0, "H1"), interface(right, 1, "H2")];
     talk(left, right);
+    ping(left, right, mtu);
     let groups = || room.finish(room.on("H2", &["saquery", "-g"])).expect("it ends").expect_success().everything();
     let solicited = "ff12:601b:ffff::1:ff00:2";
     let known = groups();

@@ -80,6 +80,7 @@ pub(crate) const SUITE: &[DebianPackage] = &[
     DebianPackage { name: "iperf3", file: "/usr/bin/iperf3" },
     DebianPackage { name: "netcat-openbsd", file: "/usr/bin/nc.openbsd" },
     DebianPackage { name: "curl", file: "/usr/bin/curl" },
+    DebianPackage { name: "iputils-ping", file: "/usr/bin/ping" },
     DebianPackage { name: "gcc", file: "/usr/bin/gcc" },
     DebianPackage { name: "iproute2", file: "/usr/sbin/ip" },
     DebianPackage { name: "util-linux", file: "/usr/bin/setpriv" },
